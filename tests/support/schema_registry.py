@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import threading
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ("EmbeddedRegistry", "embedded_registry")
+
+
+_PLACES = itertools.count()
 
 
 class EmbeddedRegistry:
@@ -86,12 +90,16 @@ class EmbeddedRegistry:
 @contextmanager
 def embedded_registry(context: ssl.SSLContext | None = None) -> Iterator[EmbeddedRegistry]:
     registry = EmbeddedRegistry()
+    # A process keeps the schemas of a URL, and a later registry may get the port of this one.
+    place = f"/{next(_PLACES)}"
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            self.path = self.path.removeprefix(place)
             self.answer(registry.get(self.path))
 
         def do_POST(self) -> None:
+            self.path = self.path.removeprefix(place)
             body = self.rfile.read(int(self.headers["Content-Length"]))
             self.answer(registry.post(self.path, json.loads(body)))
 
@@ -116,7 +124,7 @@ def embedded_registry(context: ssl.SSLContext | None = None) -> Iterator[Embedde
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
     scheme = "http" if context is None else "https"
-    registry.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
+    registry.url = f"{scheme}://127.0.0.1:{server.server_address[1]}{place}"
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
