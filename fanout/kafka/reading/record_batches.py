@@ -62,6 +62,11 @@ _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 
 
+def announced_rows(batches: bytes | memoryview) -> int:
+    """Return how many records the first batch of an answer announces, before it is checked."""
+    return int.from_bytes(batches[_HEADER.size - 4 : _HEADER.size])
+
+
 def decompress(batch: RawBatch, partition: Partition, max_bytes: int) -> bytes:
     """Return the data of a batch, decompressed if it was; `max_bytes` bounds its records in Arrow.
 

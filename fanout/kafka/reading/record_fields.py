@@ -198,14 +198,14 @@ def read_varint(data: Sequence[int], at: int) -> tuple[int, int]:
         ValueError: If the number has more than 64 bits.
         IndexError: If the bytes end before the number does.
     """
-    number = shift = 0
-    while (byte := data[at]) >= _MORE:
+    byte = data[at]
+    if byte < _MORE:  # as nearly all numbers are
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    number, shift = byte & 0x7F, 7
+    while (byte := data[at := at + 1]) >= _MORE and shift < _LAST_SHIFT:
         number |= (byte & 0x7F) << shift
-        at += 1
         shift += 7
-        if shift > _LAST_SHIFT:
-            break
-    if shift >= _LAST_SHIFT and (shift > _LAST_SHIFT or byte > 1):
+    if shift == _LAST_SHIFT and byte > 1:
         raise ValueError("a number has more than 64 bits")
     number |= byte << shift
     return (number >> 1) ^ -(number & 1), at + 1

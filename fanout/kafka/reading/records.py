@@ -11,18 +11,18 @@ a time. The broker lists the aborted transactions of an answer (KIP-98).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import numpy as np
 import pyarrow as pa
 
 from fanout.errors import FanOutError, MalformedEventError
 from fanout.kafka.reading.columns import KAFKA_LAYOUT, LocatedRecords
-from fanout.kafka.reading.few_records import FEW, FEW_BYTES, FewRecords, decode_few
+from fanout.kafka.reading.few_records import FEW, FEW_BYTES, decode_few
 from fanout.kafka.reading.record_batches import (
     BREAKS_FORMAT,
     RECORDS_AT,
+    announced_rows,
     arrow_bytes,
     damaged_batch,
     decompress,
@@ -93,8 +93,7 @@ def _marker_type(batch: RawBatch, partition: Partition) -> int | None:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class DecodedPart:
+class DecodedPart(NamedTuple):
     """Decoded records in the order of their offsets, perhaps none, with the columns of the layout.
 
     `nbytes` are the records' bytes in memory. `next_offset` comes after everything that the part
@@ -130,6 +129,13 @@ def decode_fetched(
         MalformedEventError: If the answer is no record batch, or holds no whole one.
         SetupError: If a codec is missing.
     """
+    if layout is KAFKA_LAYOUT:
+        few = _few(
+            fetched, partition, offset, stop, read_committed=read_committed, max_bytes=max_bytes
+        )
+        if few is not None:
+            yield few
+            return
     for part in _parts(
         fetched, partition, offset, stop, read_committed=read_committed, max_bytes=max_bytes
     ):
@@ -139,6 +145,43 @@ def decode_fetched(
         del decoded
         if error is not None:
             raise error
+
+
+def _few(
+    fetched: Fetched,
+    partition: Partition,
+    offset: int,
+    stop: int | None,
+    *,
+    read_committed: bool,
+    max_bytes: int,
+) -> DecodedPart | None:
+    """Decode an answer of few records; None where it has none or more, or breaks the format."""
+    most = min(FEW_BYTES, max_bytes)
+    if len(fetched.batches) > most or announced_rows(fetched.batches) > FEW:
+        return None
+    aborts = AbortFilter(fetched.aborted) if read_committed else None
+    few: list[tuple[RawBatch, bytes]] = []
+    rows, size, next_offset, epoch = 0, 0, offset, -1
+    try:
+        for batch in read_raw_batches(fetched.batches, partition):
+            if stop is not None and batch.next_offset > stop:
+                return None
+            aborted = aborts is not None and aborts.drops(batch, partition)
+            if not aborted and not batch.control and batch.next_offset > next_offset:
+                rows += batch.rows
+                if rows > FEW:
+                    return None
+                data = decompress(batch, partition, max_bytes)
+                size += arrow_bytes(data, batch.rows)
+                if size > most:
+                    return None
+                few.append((batch, data))
+            next_offset, epoch = max(next_offset, batch.next_offset), batch.leader_epoch
+    except FanOutError:
+        return None
+    decoded = decode_few(few, partition, offset) if few else None
+    return None if decoded is None else DecodedPart(*decoded, next_offset, epoch)
 
 
 def _parts(
@@ -234,31 +277,15 @@ class _Part:
 
     def decoded(self, layout: Layout) -> tuple[DecodedPart, FanOutError | None]:
         """Return the part up to the first damage, and the error of that damage."""
-        damage = None
-        few = 0 < len(self._begins) <= FEW and self.nbytes <= FEW_BYTES
-        decoded = self._decode_few() if few and layout is KAFKA_LAYOUT else None
-        if decoded is None:
-            records, damage = self._decode(layout)
-            records = self._trim(records)
-            nbytes = records.nbytes if records.num_rows else 0
-        else:
-            records, nbytes = decoded
+        records, damage = self._decode(layout)
+        records = self._trim(records)
+        nbytes = records.nbytes if records.num_rows else 0
         if damage is not None:
             base_offset, self.error = damage
             self.next_offset = max(self.first_offset, base_offset)
         if self.error is not None and records.num_rows:
             self.cover(records["offset"][-1].as_py() + 1)
         return DecodedPart(records, nbytes, self.next_offset, self.leader_epoch), self.error
-
-    def _decode_few(self) -> tuple[pa.RecordBatch, int] | None:
-        """Decode few records; None where they are not as they should be."""
-        answer, batches, done = memoryview(self._answer), [], 0
-        for number, (rows, base, last, time, by_broker, at, size) in enumerate(self._batches):
-            data = memoryview(self._decompressed.get(number) or answer[at : at + size])
-            begins = self._begins[done : done + rows]
-            batches.append(FewRecords(data, begins, base, last, time, by_broker))
-            done += rows
-        return decode_few(batches, self._partition, self.first_offset, self._stop)
 
     def _decode(
         self, layout: Layout

@@ -317,11 +317,14 @@ def test_an_answer_may_be_a_view_of_what_came(codec: str) -> None:
         assert part.records["value"].to_pylist() == [b"v"] * 6
 
 
-def test_a_part_that_is_cut_has_the_epoch_of_its_own_last_record() -> None:
+@pytest.mark.parametrize(("max_bytes", "found"), [(1, [(3, 4), (6, 5)]), (1 << 20, [(6, 5)])])
+def test_a_part_has_the_epoch_of_its_own_last_record(
+    max_bytes: int, found: list[tuple[int, int]]
+) -> None:
     def of_epoch(epoch: int, base: int) -> bytes:
         data = batch([BatchRow(number, 0, None, b"v") for number in range(3)], base=base)
         return data[:12] + epoch.to_bytes(4) + data[16:]  # outside of the checksum
 
     fetched = Fetched(6, 6, 0, [], of_epoch(4, 0) + of_epoch(5, 3))
-    parts = decode_fetched(fetched, PARTITION, offset=0, read_committed=True, max_bytes=1)
-    assert [(part.next_offset, part.leader_epoch) for part in parts] == [(3, 4), (6, 5)]
+    parts = decode_fetched(fetched, PARTITION, offset=0, read_committed=True, max_bytes=max_bytes)
+    assert [(part.next_offset, part.leader_epoch) for part in parts] == found

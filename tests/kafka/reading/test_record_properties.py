@@ -16,7 +16,8 @@ from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.reading import records
 from fanout.kafka.reading.columns import SCHEMA
-from fanout.kafka.reading.few_records import FEW, FewRecords, decode_few
+from fanout.kafka.reading.few_records import FEW, decode_few
+from fanout.kafka.reading.record_batches import RECORDS_AT, RawBatch
 from fanout.kafka.reading.records import decode_fetched
 from fanout.kafka.reading.transport import AbortedTransaction, Fetched
 from tests.support.damage import damaged
@@ -339,6 +340,7 @@ def test_few_records_are_decoded_as_many_are(
 def test_a_record_that_is_not_as_it_should_be_is_left_to_columns(
     record: bytes, *, is_good: bool
 ) -> None:
-    batches = [FewRecords(memoryview(record), [0], 5, 5, 0, 0)]
-    found = decode_few(batches, PARTITION, 0, None)
+    data = bytes(RECORDS_AT) + record
+    batch = RawBatch(5, 6, 0, 0, 0, -1, 1, 0, -1, data)
+    found = decode_few([(batch, data)], PARTITION, 0)
     assert (found is not None and found[0]["offset"].to_pylist() == [5]) == is_good
