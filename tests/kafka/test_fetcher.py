@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import weakref
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -487,7 +486,7 @@ async def test_the_memory_of_an_answer_is_free_while_records_gather() -> None:
             assert isinstance(answer, Fetched)
             view = memoryview(answer.batches)
             answers.append(weakref.ref(view))
-            found[partition] = replace(answer, batches=view)
+            found[partition] = answer._replace(batches=view)
         return found
 
     cluster.fetch = fetch_view  # type: ignore[method-assign]

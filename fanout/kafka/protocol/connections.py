@@ -252,6 +252,8 @@ class Connections:
 
         A request that is sent before would use up its timeout in the socket.
         """
+        if not self._throttled_until:
+            return
         now = asyncio.get_running_loop().time
         patience_ends = now() + self._options.request_timeout
         # An answer to an earlier request may make the time longer meanwhile.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from aiokafka.errors import KafkaError, RequestTimedOutError
@@ -14,7 +13,7 @@ from fanout.core.cancellation import prefer_cancellation
 from fanout.kafka.cluster import Server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from fanout.core.cancellation import TaskScope
 
@@ -71,28 +70,20 @@ class HangWatch:
         """Begin no further look-up."""
         self._ended = True
 
-    @contextmanager
-    def watching(self, server: Server) -> Iterator[None]:
-        """Watch a server while a request waits for its answer."""
-        late = False
+    def watching(self, server: Server) -> _Watch:
+        """Watch a server while a request waits for its answer in the block."""
+        return _Watch(self, server)
 
-        def suspect() -> None:
-            nonlocal late
-            late = True
-            self._late[server] += 1
-            if server not in self._looking and not self._ended:
-                self._looking.add(server)
-                self._scope.spawn(self._look(server), f"watch of {server}")
+    def suspect(self, server: Server) -> None:
+        """Note that a request waits for long, and look whether the server is gone."""
+        self._late[server] += 1
+        if server not in self._looking and not self._ended:
+            self._looking.add(server)
+            self._scope.spawn(self._look(server), f"watch of {server}")
 
-        timer = asyncio.get_running_loop().call_later(SUSPICIOUS, suspect)
-        try:
-            yield
-        except RequestTimedOutError:
-            self.avoid(server)
-            raise
-        finally:
-            timer.cancel()
-            self._late[server] -= late
+    def acquit(self, server: Server) -> None:
+        """Note that such a request waits no longer."""
+        self._late[server] -= 1
 
     def avoid(self, server: Server) -> None:
         """Ask others first for a minute."""
@@ -131,3 +122,27 @@ class HangWatch:
                     alive = {Server(host, port) for _, host, port, *_ in metadata.brokers}
                     return bool(alive) and server not in alive
         return False
+
+
+@final
+class _Watch:
+    """The wait of one request; a class, as it is entered a thousand times a second."""
+
+    def __init__(self, hangs: HangWatch, server: Server) -> None:
+        self._hangs = hangs
+        self._server = server
+        self._late = False
+
+    def __enter__(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(SUSPICIOUS, self._suspect)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._timer.cancel()
+        if self._late:
+            self._hangs.acquit(self._server)
+        if isinstance(error, RequestTimedOutError):
+            self._hangs.avoid(self._server)
+
+    def _suspect(self) -> None:
+        self._late = True
+        self._hangs.suspect(self._server)

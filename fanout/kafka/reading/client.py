@@ -19,7 +19,7 @@ from aiokafka.errors import (
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.offset import OffsetRequest
 
-from fanout.kafka.partitions import by_topic, numbers_by_topic, partition_rows
+from fanout.kafka.partitions import Partition, by_topic, numbers_by_topic, partition_rows
 from fanout.kafka.protocol.cluster_metadata import ClusterMetadata
 from fanout.kafka.protocol.connections import Lane
 from fanout.kafka.protocol.coordinators import Coordinators, CoordinatorType
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from fanout.core.positions import Cursor
-    from fanout.kafka.partitions import Partition
     from fanout.kafka.protocol.connections import Connections
     from fanout.kafka.reading.consumer_options import ConsumerOptions
     from fanout.kafka.reading.transport import (
@@ -198,12 +197,15 @@ class _Client:
             fetches = {each: one for each, one in fetches.items() if each not in refused}
             if not fetches:
                 return refused
-        topics = by_topic(
-            {each: (one.offset, one.max_bytes, one.epoch) for each, one in fetches.items()}
-        )
+        topics: dict[str, list[tuple[int, int, int, int]]] = {}
+        for each, one in fetches.items():
+            row = (each.number, one.offset, one.max_bytes, one.epoch)
+            topics.setdefault(each.topic, []).append(row)
         options = self._options
         limits = (round(max_wait * 1000), options.fetch_min_bytes, options.fetch_max_bytes)
-        request = CheckedFetchRequest((*limits, self._isolation_level), topics, self._near.rack)
+        request = CheckedFetchRequest(
+            (*limits, self._isolation_level), list(topics.items()), self._near.rack
+        )
         try:
             response = await self._connections.send(broker, request, Lane.FETCHES)
             # The answer as a whole has an error code since version 7.
@@ -216,11 +218,15 @@ class _Client:
             # An answer to a fetch beyond a quota has no topics (KIP-219).
             throttled = Throttled(response.throttle_time_ms / 1000)
             answers.update(dict.fromkeys(fetches, throttled))
-        rows = partition_rows(response.topics)
-        answers.update((row[0], self._answer(broker, *row)) for row in rows)
+        for topic, partitions, *_ in response.topics:
+            for number, code, *fields in partitions:
+                partition = Partition(topic, number)
+                answers[partition] = self._answer(broker, partition, code, fields)
         return answers
 
-    def _answer(self, broker: int, partition: Partition, code: int, *fields: Any) -> FetchAnswer:
+    def _answer(
+        self, broker: int, partition: Partition, code: int, fields: Sequence[Any]
+    ) -> FetchAnswer:
         error = error_of(code, partition)
         if error is None and (cut := diverging_epoch(fields[-1])) is not None:
             error = LogDivergedError(f"{partition} has lost the record before its reader", *cut)

@@ -6,7 +6,7 @@ A partition whose reader does not wait is not fetched: that is the back-pressure
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, final
 
@@ -266,13 +266,21 @@ class _Broker:
 
     async def _let_records_gather(self, seconds: float) -> None:
         await asyncio.sleep(0)  # readers that got an answer may fetch again in this turn
-        if seconds <= 0 or any(one.urgent for one in self._pending.values()):
+        if self._is_urgent():
+            return
+        await asyncio.sleep(0)  # the consumer comes first, as there is no other record yet
+        if seconds <= 0 or self._is_urgent():
             return
         self._pause = asyncio.Event()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._pause.wait()
-        self._pause = None
+        timer = asyncio.get_running_loop().call_later(seconds, self._pause.set)
+        try:
+            await self._pause.wait()
+        finally:
+            timer.cancel()
+            self._pause = None
+
+    def _is_urgent(self) -> bool:
+        return any(one.urgent for one in self._pending.values())
 
     def poll_now(self) -> bool:
         """End a pause in which records gather; return whether it delayed a request."""

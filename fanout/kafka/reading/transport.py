@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, final
 
 from aiokafka.errors import OffsetOutOfRangeError
 
@@ -29,8 +29,7 @@ class OffsetSpec(IntEnum):
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class PartitionFetch:
+class PartitionFetch(NamedTuple):
     """Where a fetch of a partition begins, and its size; the first batch is returned whole.
 
     `epoch` is the leader epoch of the record before, which finds a log that was cut off; -1 where
@@ -54,8 +53,7 @@ class AbortedTransaction:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(NamedTuple):
     """The records that a broker returned for one partition.
 
     Args:

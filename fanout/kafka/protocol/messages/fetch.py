@@ -10,7 +10,7 @@ does it, that would take longer than to decode the records.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.fetch import FetchRequest, FetchRequestStruct
@@ -22,7 +22,6 @@ from aiokafka.protocol.types import (
     Int16,
     Int32,
     Int64,
-    Schema,
     TaggedFields,
     UnsignedVarInt32,
 )
@@ -33,28 +32,48 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _FETCH: Final = 1
+_VERSION: Final = 12
 _DIVERGING_EPOCH: Final = 0  # the tag of the field
 _EPOCH_END: Final = struct.Struct(">iq")
-# The fields of fixed length that follow each other, and the first byte of a number behind them.
-_BYTE: Final = struct.Struct("B")
+# The fields of fixed length that follow each other.
+_HEADER: Final = struct.Struct(">hhih")
 _REQUEST: Final = struct.Struct(">iiiibii")
 _ASKED: Final = struct.Struct(">iiqiqiB")
-_ANSWER: Final = struct.Struct(">ihiB")
-_ANSWERED: Final = struct.Struct(">ihqqqB")
-_RECORDS: Final = struct.Struct(">iB")
-_NAME: Final = CompactString()
-_ABORTED: Final = Schema(("producer_id", Int64), ("first_offset", Int64), ("tags", TaggedFields))
-_EMPTY: Final = b"\0"  # no tagged fields
-_NONE: Final = b"\1"  # an array without elements
+_NUMBER: Final = struct.Struct(">i")
+_ANSWER: Final = struct.Struct(">ihi")
+_ANSWERED: Final = struct.Struct(">ihqqq")
+_ABORTED: Final = struct.Struct(">qq")
+_NONE: Final = 1  # the length of an array without elements; 0 is that of no array
+_NO_TAGS: Final = b"\0"
+_MORE: Final = 0x80  # a byte of a length after which another one comes
 _LAST_SHIFT: Final = 28  # of the fifth byte of a length
 _NO: Final = -1  # a replica, a leader epoch, the epoch of a session, the start of a log
+_WHOLE: Final = 1 << 31  # more than an answer can have
+
+
+@final
+class _RequestHeader(NamedTuple):
+    """The header of a request, in aiokafka's manner."""
+
+    data: bytes
+
+    def encode(self) -> bytes:
+        """Return it as bytes."""
+        return self.data
+
+
+@final
+class _ResponseHeader(NamedTuple):
+    """The header of an answer."""
+
+    correlation_id: int
 
 
 class FetchResponse_v12(Response):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
     """Record batches; the tags of a partition say where its log diverges."""
 
     API_KEY = _FETCH
-    API_VERSION = 12
+    API_VERSION = _VERSION
     SCHEMA = flexible_schema(
         ("throttle_time_ms", Int32),
         ("error_code", Int16),
@@ -82,52 +101,90 @@ class FetchResponse_v12(Response):  # type: ignore[misc]  # noqa: N801 - named a
             ValueError: If it does not follow the schema.
             struct.error: If it ends too early.
         """
-        throttle, error, session, count = _ANSWER.unpack(data.read(_ANSWER.size))
-        topics = [
-            (_NAME.decode(data), _read_partitions(data), _tags(data))
-            for _ in range(_length(data, count) - 1)
-        ]
-        return cls(throttle, error, session, topics, _tags(data))
+        whole = memoryview(data.read(_WHOLE))
+        try:
+            topics, at = _read_topics(whole, _ANSWER.size)
+            tags, _ = _read_tags(whole, at)
+        except IndexError:
+            raise ValueError("the answer ends too early") from None
+        return cls(*_ANSWER.unpack_from(whole), topics, tags)
 
 
-def _read_partitions(data: Any) -> list[tuple[Any, ...]]:
-    """Read the partitions of a topic, each as a tuple of its fields."""
+def _read_topics(data: memoryview, at: int) -> tuple[list[tuple[Any, ...]], int]:
+    """Read topics, each with its partitions; return them, and where they end."""
     found: list[tuple[Any, ...]] = []
-    for _ in range(_length(data) - 1):
-        *fields, count = _ANSWERED.unpack(data.read(_ANSWERED.size))
-        aborted = [_ABORTED.decode(data) for _ in range(_length(data, count) - 1)]
-        replica, size = _RECORDS.unpack(data.read(_RECORDS.size))
-        nbytes = _length(data, size) - 1
+    count, at = _length(data, at)
+    for _ in range(count - 1):
+        size, at = _length(data, at)
+        end = at + max(size - 1, 0)
+        name = None if not size else str(data[at:end], "utf-8")
+        partitions, at = _read_partitions(data, end)
+        tags, at = _read_tags(data, at)
+        found.append((name, partitions, tags))
+    return found, at
+
+
+def _read_partitions(data: memoryview, at: int) -> tuple[list[tuple[Any, ...]], int]:
+    """Read the partitions of a topic, each as a tuple of its fields; return where they end."""
+    found: list[tuple[Any, ...]] = []
+    count, at = _length(data, at)
+    for _ in range(count - 1):
+        fields = _ANSWERED.unpack_from(data, at)
+        aborted, at = _read_aborted(data, at + _ANSWERED.size)
+        replica = _NUMBER.unpack_from(data, at)
+        size, at = _length(data, at + _NUMBER.size)
+        end = at + max(size - 1, 0)
         # Where they end too early, the tagged fields behind them are missing.
-        records = data.read(nbytes) if nbytes >= 0 else None
-        found.append((*fields, aborted, replica, records, _tags(data)))
-    return found
+        records = data[at:end] if size else None
+        tags, at = _read_tags(data, end)
+        found.append((*fields, aborted, *replica, records, tags))
+    return found, at
 
 
-def _tags(data: Any) -> dict[int, bytes]:
-    """Read tagged fields, which most structures do not have."""
+def _read_aborted(data: memoryview, at: int) -> tuple[list[tuple[Any, ...]], int]:
+    """Read the aborted transactions of a partition, which most have not; return where they end."""
+    found: list[tuple[Any, ...]] = []
+    if data[at] <= _NONE:
+        return found, at + 1
+    count, at = _length(data, at)
+    for _ in range(count - 1):
+        transaction = _ABORTED.unpack_from(data, at)
+        tags, at = _read_tags(data, at + _ABORTED.size)
+        found.append((*transaction, tags))
+    return found, at
+
+
+def _read_tags(data: memoryview, at: int) -> tuple[dict[int, bytes], int]:
+    """Read tagged fields, which most structures have not; return where they end."""
     found: dict[int, bytes] = {}
+    if not data[at]:
+        return found, at + 1
     last = -1
-    for _ in range(_length(data)):
-        tag, size = _length(data), _length(data)
+    count, at = _length(data, at)
+    for _ in range(count):
+        tag, at = _length(data, at)
+        size, at = _length(data, at)
         if tag <= last:
             raise ValueError("tagged fields are not in their order")
-        last, found[tag] = tag, data.read(size)
-    return found
+        last, found[tag] = tag, bytes(data[at : at + size])
+        at += size
+    return found, at
 
 
-def _length(data: Any, byte: int | None = None) -> int:
-    """Read an unsigned number of up to five bytes, whose first one may have been read."""
-    if byte is None:
-        (byte,) = _BYTE.unpack(data.read(1))
-    number, shift = byte & 0x7F, 0
-    while byte & 0x80:
-        shift += 7
+def _length(data: memoryview, at: int) -> tuple[int, int]:
+    """Read an unsigned number of up to five bytes; return it, and where it ends."""
+    number, shift = data[at], 0
+    if number < _MORE:
+        return number, at + 1
+    number &= ~_MORE
+    while True:
+        at, shift = at + 1, shift + 7
         if shift > _LAST_SHIFT:
             raise ValueError("a length has more than five bytes")
-        (byte,) = _BYTE.unpack(data.read(1))
-        number |= (byte & 0x7F) << shift
-    return number
+        byte = data[at]
+        number |= (byte & ~_MORE) << shift
+        if byte < _MORE:
+            return number, at + 1
 
 
 class FetchRequest_v12(RequestStruct):  # type: ignore[misc]  # noqa: N801 - named as aiokafka's
@@ -135,7 +192,7 @@ class FetchRequest_v12(RequestStruct):  # type: ignore[misc]  # noqa: N801 - nam
 
     FLEXIBLE_VERSION = True
     API_KEY = _FETCH
-    API_VERSION = 12
+    API_VERSION = _VERSION
     RESPONSE_TYPE = FetchResponse_v12
     SCHEMA = flexible_schema(
         *((name, Int32) for name in ("replica_id", "max_wait_ms", "min_bytes", "max_bytes")),
@@ -158,6 +215,18 @@ class FetchRequest_v12(RequestStruct):  # type: ignore[misc]  # noqa: N801 - nam
         ("rack_id", CompactString()),
     )
 
+    def build_request_header(self, correlation_id: int, client_id: str) -> _RequestHeader:
+        """Return what stands before the request."""
+        client = client_id.encode()
+        head = _HEADER.pack(_FETCH, _VERSION, correlation_id, len(client))
+        return _RequestHeader(b"".join((head, client, _NO_TAGS)))
+
+    def parse_response_header(self, read_buffer: Any) -> _ResponseHeader:
+        """Read what stands before the answer."""
+        (correlation_id,) = _NUMBER.unpack(read_buffer.read(_NUMBER.size))
+        TaggedFields.decode(read_buffer)
+        return _ResponseHeader(correlation_id)
+
     def encode(self) -> bytes:
         """Return the request as bytes, as its schema says."""
         *numbers, topics, forgotten, rack, tags = (
@@ -165,12 +234,22 @@ class FetchRequest_v12(RequestStruct):  # type: ignore[misc]  # noqa: N801 - nam
         )
         assert not forgotten, "there is no session whose partitions could be forgotten"
         assert not tags, "the request has no tagged fields"
-        pieces = [_REQUEST.pack(*numbers), UnsignedVarInt32.encode(len(topics) + 1)]
+        pieces = [_REQUEST.pack(*numbers), _varint(len(topics) + 1)]
         for topic, partitions, _ in topics:
-            pieces += (_NAME.encode(topic), UnsignedVarInt32.encode(len(partitions) + 1))
+            pieces += (_text(topic), _varint(len(partitions) + 1))
             pieces += [_ASKED.pack(*fields, 0) for *fields, _ in partitions]
-            pieces.append(_EMPTY)
-        return b"".join((*pieces, _NONE, _NAME.encode(rack), _EMPTY))
+            pieces.append(_NO_TAGS)
+        return b"".join((*pieces, _varint(_NONE), _text(rack), _NO_TAGS))
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return _varint(len(data) + 1) + data
+
+
+def _varint(number: int) -> bytes:
+    encoded: bytes = number.to_bytes(1) if number < _MORE else UnsignedVarInt32.encode(number)
+    return encoded
 
 
 class CheckedFetchRequest(Request[FetchRequestStruct | FetchRequest_v12]):  # type: ignore[misc]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, final
 
 from aiokafka.errors import (
@@ -400,7 +399,7 @@ class KafkaSimTransport:
 
 
 def _emptied(answer: FetchAnswer) -> FetchAnswer:
-    return replace(answer, batches=b"") if isinstance(answer, Fetched) else answer
+    return answer._replace(batches=b"") if isinstance(answer, Fetched) else answer
 
 
 def _has_content(answers: Mapping[Partition, FetchAnswer]) -> bool:
