@@ -3,10 +3,9 @@
 Records of 1 KB are put into 4 shards or partitions by another process, each with the time of its
 put. In asyncio, `fanout.open` is measured against a plain aioboto3 loop on the embedded Kinesis,
 and against a plain aiokafka loop on the real broker: the time ends where the consumer has a batch.
-On Spark, `foreach_batch` and the streaming DataFrame
-are measured against Spark's own Kafka source on the real broker: it ends where the handler has
-counted the records of its batch, as Spark reads them no sooner. Queries start the next batch as
-soon as the one before it is over.
+On Spark, `foreach_batch` and the streaming DataFrame are measured against Spark's own Kafka source
+on the real broker: it ends where the handler has counted the records of its batch, as Spark reads
+them no sooner. Queries start the next batch as soon as the one before it is over.
 
 Server, producer and reader share the machine, whose other work shows in p95 and p99 first.
 """

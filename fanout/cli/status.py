@@ -63,8 +63,8 @@ def status(
     It claims and writes nothing, so the query or the landing may be running. A landing, and a path
     on the local disk, needs neither Spark nor Java; any other location is read through a Spark
     session that is started for it, with the jars and settings of spark-defaults.conf and
-    PYSPARK_SUBMIT_ARGS. With the stream,
-    or with the options of a Kafka cluster, it also asks the source for the lag of each split:
+    PYSPARK_SUBMIT_ARGS. With the stream, or with the options of a Kafka cluster, it also asks the
+    source for the lag of each split:
 
     `fanout status s3a://lake/_chk/orders orders --region eu-west-1`
 

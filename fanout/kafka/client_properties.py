@@ -92,10 +92,8 @@ def read_client_properties(
     `insecure`. `servers` and `options` of `Security` come before the settings of the file. Where
     neither names a protocol, a username or AWS_MSK_IAM selects SASL_SSL, and a certificate SSL.
     `secrets` are the `password`, `key_password` and `token` of the environment; what the protocol
-    or
-    the mechanism does not need is ignored. A password of the file comes before them, unless
-    `options`
-    name another user, certificate or key.
+    or the mechanism does not need is ignored. A password of the file comes before them, unless
+    `options` name another user, certificate or key.
 
     Raises:
         OptionError: If it cannot be read, has a setting that is not supported, or contradicts the
@@ -260,8 +258,7 @@ def msk_iam_token(servers: str | None) -> Callable[[], Awaitable[str]]:
     """Return a function that signs a token by the credentials of AWS's default chain. It blocks.
 
     A token is signed on this machine, and is valid for 15 minutes; the broker checks it. The region
-    is
-    the one in the names of the brokers, else that of the environment or of AWS's configuration.
+    is the one in the names of the brokers, else that of the environment or of AWS's configuration.
 
     Raises:
         OptionError: No region is known.

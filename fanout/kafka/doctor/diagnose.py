@@ -88,8 +88,7 @@ async def diagnose_cluster(
 
     No record is read or written, but for the oldest unread one of each partition. No group is
     joined and nothing is changed. Stored positions are compared with the topics and their
-    retention. A
-    failure is a finding, not an exception.
+    retention. A failure is a finding, not an exception.
     """
     if checkpoint is not None:
         needs = _with_checkpoint(needs, checkpoint)

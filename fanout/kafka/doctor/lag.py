@@ -67,8 +67,7 @@ async def read_partition_backlogs(
 
     Records of open and aborted transactions, and those that compaction has removed, are counted
     too: the calls are made with read_uncommitted. The oldest offset stands for None. Topics keep
-    their
-    records for these hours, or for ever.
+    their records for these hours, or for ever.
     """
     begins = await transport.offsets(dict.fromkeys(offsets, OffsetSpec.EARLIEST))
     ends = await transport.offsets(dict.fromkeys(offsets, OffsetSpec.LATEST))

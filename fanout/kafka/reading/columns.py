@@ -86,8 +86,7 @@ class LocatedRecords:
     """Records of a partition whose fields are found in less than 2 GiB of data, but not copied yet.
 
     Timestamps are in milliseconds since the Unix epoch; their type is 0 if the producer set it, 1
-    if
-    the broker did.
+    if the broker did.
     """
 
     fields: RecordFields

@@ -81,8 +81,7 @@ def find_records(data: bytes, at: int, rows: int, begins: list[int]) -> bool:
     """Find where the records of a batch begin; return whether they fill it exactly.
 
     Only the lengths of records are read. The positions are appended to `begins`. Where the records
-    do
-    not fill the uncompressed batch, those that lie in it as a whole are found.
+    do not fill the uncompressed batch, those that lie in it as a whole are found.
     """
     found, append = len(begins), begins.append
     try:
@@ -216,8 +215,7 @@ def read_varints(data: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
 
     Nothing is raised: a number of more than 64 bits ends at OUT_OF_RANGE, and a number at a
     position after the end of the data has no meaning. No position is negative, and where there is
-    one
-    there is a byte of data.
+    one there is a byte of data.
     """
     first = data.take(at, mode="clip")
     after = at + 1

@@ -119,10 +119,8 @@ def decode_fetched(
     """Decode an answer of Fetch; yield at least one part, and usually exactly one.
 
     Records before an error are yielded first, so that the position moves up to the damage. `stop`
-    is
-    the first offset not to deliver. A part has about `max_bytes` at most: a compressed batch that
-    holds
-    more is refused, and a larger batch that is not compressed is a part of its own.
+    is the first offset not to deliver. A part has about `max_bytes` at most: a compressed batch
+    that holds more is refused, and a larger batch that is not compressed is a part of its own.
 
     Raises:
         DamagedFrameError: If a batch cannot be read; the message names its offsets.
@@ -228,8 +226,7 @@ class _Part:
     """Collect record batches, and decode all of their records at once.
 
     `next_offset` comes after everything that the part covers, `nbytes` is about what the records
-    take
-    in Arrow, and `error` is what is wrong with the batch after the part.
+    take in Arrow, and `error` is what is wrong with the batch after the part.
     """
 
     def __init__(

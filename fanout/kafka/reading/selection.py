@@ -148,8 +148,7 @@ class PartitionCatalog:
 
         The first listing must contain every topic and partition that the user named, or it raises
         ServiceError; it is retried for half a minute. Later listings leave out deleted topics; a
-        topic with
-        another error keeps its partitions.
+        topic with another error keeps its partitions.
         """
         if self._topics is None:
             return await with_retries("the topics cannot be listed", self._refresh, self._jitter)

@@ -149,8 +149,7 @@ class KafkaTransport(Protocol):
         """Look up, at each partition's leader, one of its ends or the first record since a time.
 
         A time is in milliseconds since the Unix epoch; None answers it where all records are older.
-        The
-        latest end depends on the isolation level.
+        The latest end depends on the isolation level.
         """
 
     async def committed(

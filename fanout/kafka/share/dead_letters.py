@@ -50,8 +50,7 @@ class DeadLetters:
         """Write records of a share group, each with its reason, and wait until the topic has them.
 
         An error that it raises is raised by every later call as well. A cancelled call may have
-        written
-        some of the records.
+        written some of the records.
         """
         rows = zip(records.to_pylist(), reasons, strict=True)
         headers = [self._headers(row, reason) for row, reason in rows]

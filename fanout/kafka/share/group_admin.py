@@ -137,8 +137,7 @@ class ShareGroupAdmin:
         """Return the settings of the group, with the cluster's own as defaults.
 
         Settings that were `altered` just before reach a broker through the controller. If they have
-        not
-        reached it yet, StaleMetadata is raised, and a later call succeeds.
+        not reached it yet, StaleMetadata is raised, and a later call succeeds.
         """
         request = DescribeConfigsRequest([(_GROUP, self._group, None)])
         response = await self._connections.send_to_any(request)

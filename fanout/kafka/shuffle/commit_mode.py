@@ -65,8 +65,7 @@ class ExactlyOnceMode:
     """Make all rows between two commits visible at once, by a transaction.
 
     The offset of the marker group marks the last commit. The numbers of commits increase from
-    `number`
-    on.
+    `number` on.
     """
 
     def __init__(

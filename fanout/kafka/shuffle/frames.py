@@ -198,8 +198,7 @@ def encode(keys: pa.Array, values: pa.Array, timestamps: pa.Array | None) -> pa.
     """Return the frames of records; the keys are checked, but the frames do not hold them.
 
     Keys and values are binary or string. Event times are timestamps with a time zone, which are cut
-    to
-    milliseconds; null for a record without one, None if no record has one.
+    to milliseconds; null for a record without one, None if no record has one.
 
     Raises:
         BadFrameError: If a key or a value is null, or a time lies outside of the years 1 to 9999.

@@ -43,9 +43,8 @@ class BatchCutter:
 
     A control frame after a record is not known yet at that record. So the state of the producers
     changes at the end of a piece only, and a piece can be cut anywhere. The producers are kept up
-    to
-    date, and `on_frame` gets each control frame of the newest generation. With `skip_bad_frames` a
-    record that is no frame is left out, as a gap.
+    to date, and `on_frame` gets each control frame of the newest generation. With `skip_bad_frames`
+    a record that is no frame is left out, as a gap.
     """
 
     def __init__(

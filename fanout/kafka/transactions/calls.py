@@ -209,8 +209,7 @@ class TransactionCalls:
 
         The request is sent once. It is not retried blindly after a lost answer: a zombie may have
         opened another transaction with the same epoch meanwhile. An earlier call of this producer
-        may have
-        ended it.
+        may have ended it.
         """
         request = EndTxnRequest(
             transactional_id, incarnation.producer_id, incarnation.epoch, commit
@@ -228,8 +227,8 @@ class TransactionCalls:
         """Read the markers of a group in some topics, or in all with a committed one (OffsetFetch).
 
         With `stable` ("require stable" of KIP-447) the marker of an open transaction, or one whose
-        commit
-        has not reached all partitions, is reported as pending, instead of the marker before it.
+        commit has not reached all partitions, is reported as pending, instead of the marker before
+        it.
         """
         request = CommittedOffsetsRequest(group, topics, stable=stable)
         try:

@@ -103,8 +103,7 @@ class Transactions:
 
         All former producers of the id are fenced. The call waits until a transaction that is being
         ended has ended in all partitions, so that markers read afterwards are final. OptionError is
-        raised
-        if the timeout, in seconds, is not positive, or longer than a broker allows.
+        raised if the timeout, in seconds, is not positive, or longer than a broker allows.
         """
         if not _SHORTEST_TIMEOUT <= number("transaction_timeout", timeout) <= _LONGEST_TIMEOUT:
             raise OptionError(
@@ -128,8 +127,7 @@ class Transactions:
         The marker is an offset in partition 0 of each topic of the transaction, so it exists as
         long as one of these topics does. A transaction that is not open any more is no error here:
         `commit` returns how it ended. Call it before `commit`, never after, where it would open a
-        new
-        transaction. `content` is what the marker tells of its batch.
+        new transaction. `content` is what the marker tells of its batch.
         """
 
         async def call() -> None:
@@ -142,11 +140,10 @@ class Transactions:
         """Commit a marked transaction, unless it has ended already, and return how it ended.
 
         It may be called any number of times, in any process, also after later batches. Only a
-        marked transaction is committed: an open one without a marker may be a zombie's, which
-        wrote with the same epoch after the end of this one. The call is retried until the
-        transaction expires, if that is longer than the patience; then ServiceError means that the
-        outcome
-        is not known, and a later call returns it.
+        marked transaction is committed: an open one without a marker may be a zombie's, which wrote
+        with the same epoch after the end of this one. The call is retried until the transaction
+        expires, if that is longer than the patience; then ServiceError means that the outcome is
+        not known, and a later call returns it.
         """
         left = (token.expires_at - datetime.now(UTC)).total_seconds()
         return await self._retried(
@@ -229,10 +226,8 @@ class Transactions:
 
         The result is final if no other process can commit, so after `begin`. The call waits for a
         transaction that is open or being ended, and has its marker in one of these topics, those of
-        a
-        stored token, or in any topic with a committed marker. It raises ServiceError where a
-        transaction
-        stays open; `describe` reports that without waiting.
+        a stored token, or in any topic with a committed marker. It raises ServiceError where a
+        transaction stays open; `describe` reports that without waiting.
         """
 
         async def call() -> Markers:

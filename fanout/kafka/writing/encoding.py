@@ -89,9 +89,8 @@ def encode_record_batch(
     """Encode at least one record as one batch, by a codec of CODECS.
 
     The rows have `key` and `value` (binary, null for none), `timestamp` (int64, milliseconds from
-    1970
-    on) and `headers` (a list of structs of a string `key` and a binary `value`). `sequence` is the
-    number of the producer's records in the partition before these; -1 without a producer id.
+    1970 on) and `headers` (a list of structs of a string `key` and a binary `value`). `sequence` is
+    the number of the producer's records in the partition before these; -1 without a producer id.
     `records` returns them encoded, if `EncodedTogether` has them.
     """
     times = rows["timestamp"].to_numpy()

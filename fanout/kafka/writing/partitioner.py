@@ -141,8 +141,7 @@ def place_rows(
     """Return rows with a topic and a partition each; a given partition goes before the partitioner.
 
     `counts` has the number of partitions of each topic; where there is one, all rows are for it.
-    Rows
-    without a key go to all partitions in turn, by their numbers from `first_row` on.
+    Rows without a key go to all partitions in turn, by their numbers from `first_row` on.
     """
     columns = {name: records[name] for name in records.schema.names}
     if len(counts) == 1:

@@ -136,8 +136,7 @@ class ProduceRequests:
 
     `written` has how many records the producer has written in other processes, by partition.
     `sent_again` counts records in attempts after the first, `throttled` answers by which brokers
-    slow
-    the writer down, for a quota.
+    slow the writer down, for a quota.
     """
 
     def __init__(
@@ -262,8 +261,7 @@ class PartitionQueue:
     """The batches of a partition, of which only the first is being sent.
 
     `failures` counts those of the first batch in a row. A batch of more than `max_bytes`, the most
-    that
-    the topic accepts, is cut before it is sent.
+    that the topic accepts, is cut before it is sent.
     """
 
     partition: Partition

@@ -75,8 +75,7 @@ class KafkaWriter:
         """Write records; each partition gets its records in the order of their rows.
 
         It returns when all of them fit into `buffer.memory`; `flush` waits for confirmation. Where
-        it is
-        cancelled, some of the records may be written.
+        it is cancelled, some of the records may be written.
 
         Raises:
             UnwritableRecordError: If a record is too large, or Kafka cannot hold a value.
@@ -138,8 +137,7 @@ async def open_writer(
 
     Leaving the block closes every connection at once, and drops records that are not flushed. A
     transaction stays open. `written` has how many records the producer of a transaction has written
-    in
-    other processes, by partition, because brokers expect the next sequence number.
+    in other processes, by partition, because brokers expect the next sequence number.
 
     Raises:
         OptionError: If a server would be used without TLS, or a file cannot be used.

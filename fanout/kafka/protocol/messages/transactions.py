@@ -40,8 +40,7 @@ class CommittedOffsetsRequest(Request[OffsetFetchRequest_v7]):  # type: ignore[m
     """Ask for the offsets of a group in partition 0 of topics; None asks for all with a commit.
 
     An offset of an open transaction in a topic without another one is then left out. With `stable`,
-    an
-    offset that an open transaction may change is reported as error 88.
+    an offset that an open transaction may change is reported as error 88.
     """
 
     API_KEY = OFFSET_FETCH
