@@ -18,6 +18,9 @@ from tests.support.syntax import statements
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# `make check` runs them, and so does `make test-all`.
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "fanout"
 

@@ -174,7 +174,7 @@ def _scalar(text: str, kind: pa.DataType, path: str) -> Any:
     except pa.ArrowInvalid:
         value = None
     if value is None or (pa.types.is_floating(kind) and not math.isfinite(value.as_py())):
-        raise MismatchError(f"{path or 'it'} is no {sql_name(kind)}{_form(kind)}")
+        raise MismatchError(f"{path or 'it'} is no {sql_name(kind)}{_form(text, kind)}")
     return value if pa.types.is_temporal(kind) else value.as_py()  # Python has no nanoseconds
 
 
@@ -190,12 +190,14 @@ def _fits(text: str, kind: pa.DataType) -> bool:
     return not figures or (exponent >= -kind.scale and len(figures) + exponent <= whole)
 
 
-def _form(kind: pa.DataType) -> str:
-    """Return how a value of a type is written."""
+def _form(text: str, kind: pa.DataType) -> str:
+    """Return why a text is no value of a type, or how one is written."""
     if pa.types.is_integer(kind):
         return ": it has a fraction or an exponent, or is too large"
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return ": it has more digits" if pa.types.is_decimal(kind) else ": it is too large"
+    if pa.types.is_decimal(kind):
+        return ": it has more digits" if _DECIMAL.fullmatch(text) else ": its text is no number"
+    if pa.types.is_floating(kind):
+        return ": it is too large"
     time = "" if pa.types.is_date(kind) else "T12:00:00Z" if kind.tz else "T12:00:00"
     return f" such as 2026-01-31{time}"
 

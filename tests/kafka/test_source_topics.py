@@ -331,7 +331,7 @@ async def test_a_topic_that_came_back_empty_is_read_from_its_beginning_by_later_
     assert (await again.read(resume=second.stream.positions)).log == again.log
 
 
-@pytest.mark.parametrize("allowed", [False, True])
+@pytest.mark.parametrize("allowed", [False, pytest.param(True, marks=pytest.mark.long)])
 async def test_a_larger_topic_of_the_same_name_is_told_while_it_is_read(
     topic: Topic, *, allowed: bool
 ) -> None:
@@ -352,7 +352,7 @@ LATER = "A topic is deleted and created again between two runs, however many rec
 
 
 @pytest.mark.fault(LATER)
-@pytest.mark.parametrize("count", [20, 10])
+@pytest.mark.parametrize("count", [pytest.param(20, marks=pytest.mark.long), 10])
 async def test_a_topic_that_was_created_again_between_two_runs_is_told_by_its_id(
     topic: Topic, count: int
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_group_sees_as_left_what_no_handler_has_returned_for(
     assert committed(topic, group) == {0: 10, 1: 10}
 
 
+@pytest.mark.long
 @pytest.mark.fault(
     "A topic is deleted and created again between two runs, however many records it has then"
 )

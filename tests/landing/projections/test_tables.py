@@ -197,7 +197,7 @@ async def test_files_that_an_engine_has_compacted_are_not_added_again(lab: Lab) 
     await lab.check()
 
 
-@pytest.mark.parametrize("by", [(), "sequence"])
+@pytest.mark.parametrize("by", [(), pytest.param("sequence", marks=pytest.mark.long)])
 async def test_rows_that_a_library_deletes_stay_deleted(lab: Lab, by: Any) -> None:
     """As the data of a person are deleted: a row of a file, the only one of a file, and later."""
     options = {"max_wait": 0.5, "tables": [lab.kind.option()], "partition_by": by}

@@ -61,6 +61,7 @@ def test_nanoseconds_that_spark_cannot_hold_are_an_error_and_others_are_equal(
         read.option("landing", str(tmp_path / "not")).load().collect()
 
 
+@pytest.mark.long
 def test_a_landing_with_a_type_that_spark_has_not_names_the_column(
     spark: SparkSession, tmp_path: Path
 ) -> None:
