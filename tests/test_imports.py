@@ -53,6 +53,7 @@ MAY_IMPORT = {
     },
 }
 MAY_IMPORT_EVERYTHING = {
+    "__main__",
     "testing",
     "cli",
     "demo",

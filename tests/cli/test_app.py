@@ -120,6 +120,13 @@ def test_no_help_imports_anything_heavy() -> None:
     assert done.stdout == "set()\n"
 
 
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fanout", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"fanout {version('fanout-streams')}\n"
+
+
 def test_the_version_is_that_of_the_distribution(run: CliRunner) -> None:
     assert run.invoke(app, ["--version"]).stdout == f"fanout {version('fanout-streams')}\n"
 
