@@ -113,6 +113,17 @@ def test_a_body_that_is_no_structure_is_not_readable(send: Any, body: bytes) -> 
     assert (status, answer["__type"]) == (400, "SerializationException")
 
 
+@pytest.mark.parametrize("region", ["mars-north-1", "us-east-9"])
+def test_a_region_that_aws_has_not_is_refused(
+    ask: Any, monkeypatch: pytest.MonkeyPatch, region: str
+) -> None:
+    scope = f"Credential=testing/20260101/{region}/kinesis/aws4_request"
+    monkeypatch.setattr("tests.testing.test_bad_requests.SCOPE", scope)
+    status, answer = ask("ListStreams", {})
+    assert (status, answer["__type"]) == (400, "InvalidSignatureException")
+    assert "valid region" in (answer.get("message") or answer.get("Message", ""))
+
+
 def test_a_mistake_of_the_server_is_answered_and_logged(
     ask: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
