@@ -161,7 +161,7 @@ async def test_no_secret_and_no_record_is_logged(
     for security in (*securities, Security(token=provide, ca_file=cluster.files.ca)):
         async with open_client(Cluster(str(cluster.users), security=security)) as transport:
             await transport.describe(["secrets"])
-            assert RECORD in (await fetch(transport, first, 0)).batches
+            assert RECORD in bytes((await fetch(transport, first, 0)).batches)
     with pytest.raises(SaslAuthenticationFailed):
         await enter(cluster.users, cluster.login("PLAIN", WRONG))
     for shown in ("SaslAuthenticateRequest", "SaslAuthenticateResponse", "FetchRequest"):
