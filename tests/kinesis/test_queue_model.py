@@ -29,13 +29,13 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="fanout")
 
 
-@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 40), marks=pytest.mark.long)])
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 100), marks=pytest.mark.long)])
 def test_some_seeds(seeds: range) -> None:
     for seed in seeds:
         simulate(partial(run_seed, seed))
 
 
-@pytest.mark.long
+@pytest.mark.prove
 @pytest.mark.timeout(600)
 def test_all_seeds() -> None:
     for seed in range(SEEDS):
