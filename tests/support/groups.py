@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SPARK: Final = pytest.mark.xdist_group("Spark")
+SPARK_TABLES: Final = pytest.mark.xdist_group("Spark, by sinks and DataFrames")
 SPARK_CLUSTERS: Final = pytest.mark.xdist_group("Spark, by clusters")
 KAFKA_CLUSTERS: Final = pytest.mark.xdist_group("Kafka, by clusters")
 KAFKA_COMMANDS: Final = pytest.mark.xdist_group("Kafka, by commands and share groups")
@@ -23,7 +24,8 @@ KAFKA: Final = pytest.mark.xdist_group("Kafka")
 
 # The groups that take longest begin first, so that no process is left with one of them at the end.
 _FIRST: Final = tuple(
-    mark.args[0] for mark in (SPARK, SPARK_CLUSTERS, KAFKA_CLUSTERS, KAFKA_COMMANDS, KAFKA)
+    mark.args[0]
+    for mark in (SPARK, SPARK_TABLES, SPARK_CLUSTERS, KAFKA_CLUSTERS, KAFKA_COMMANDS, KAFKA)
 )
 
 

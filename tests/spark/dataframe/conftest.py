@@ -10,6 +10,7 @@ import pytest
 
 from tests.spark.dataframe.landings import FilledLanding
 from tests.spark.dataframe.triggers import TELLS_TRIGGER
+from tests.support.groups import SPARK_TABLES, group_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +31,11 @@ else:
         "test_source_reader.py",
         "test_stream_reader.py",
     ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    group_folder(__file__, items, SPARK_TABLES)
 
 
 @pytest.fixture(autouse=True)
