@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 def fresh_worker() -> Iterator[None]:
     TaskContext._setTaskContext(TaskContext())
     module._spare_modules.cache_clear()
+    gc.unfreeze()  # what pytest has collected
     yield
     gc.unfreeze()
     TaskContext._setTaskContext(None)

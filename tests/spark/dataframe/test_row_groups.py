@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def task() -> Iterator[None]:
     TaskContext._setTaskContext(TaskContext())
     spare_worker._spare_modules.cache_clear()
+    gc.unfreeze()  # what pytest has collected
     yield
     gc.unfreeze()
     TaskContext._setTaskContext(None)
