@@ -127,10 +127,7 @@ class EncodedTogether:
         self.nbytes = 0
 
     def add(self, rows: int, nbytes: int) -> Callable[[], pa.Buffer]:
-        """Add the next rows as a batch of at most so many bytes; return what returns its records.
-
-        It is called once at most.
-        """
+        """Add rows of at most so many bytes as a batch; return what returns its records."""
         self._ends.append(rows + (self._ends[-1] if self._ends else 0))
         self.nbytes += nbytes
         return partial(self._take, len(self._ends) - 1)

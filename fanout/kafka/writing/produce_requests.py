@@ -285,6 +285,13 @@ class PartitionQueue:
         elif not first.attempts:
             self._join_first(min(batch_size, self.max_bytes))
 
+    def encode_second(self, batch_size: int) -> None:
+        """Encode the records of the batch behind the first one, if it will be sent as it is."""
+        for batch in islice(self.batches, 1, 2):
+            stays = batch_size < 2 * batch.nbytes and batch.nbytes <= self.max_bytes
+            if stays and batch.records is not None:
+                batch.records()
+
     def _cut(self, batch: ProduceBatch) -> Iterator[ProduceBatch]:
         left = batch.parts
         for rows, nbytes in cut_batches(batch.rows, int(self.max_bytes)):

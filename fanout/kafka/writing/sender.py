@@ -66,6 +66,8 @@ class Sender:
         self._queues: dict[Partition, PartitionQueue] = {}
         # The queues with batches and none in flight; the first has waited longest.
         self._ready: dict[PartitionQueue, None] = {}
+        # Those whose batch was sent last, until the batch behind it was encoded.
+        self._sent: dict[PartitionQueue, None] = {}
         self._in_flight: Counter[int] = Counter()
         self._waiting = 0
         self._retained = RetainedBytes()
@@ -201,10 +203,15 @@ class Sender:
         )
 
     async def _wait_for_progress(self) -> None:
-        """Wait until a batch is confirmed or fails."""
+        """Wait until a batch is confirmed or fails; encode meanwhile what is sent next."""
         self._check()
         self.start()
         self._progress.clear()
+        await asyncio.sleep(0)  # the requests begin now
+        if not self._progress.is_set():
+            for queue in self._sent:
+                queue.encode_second(self._options.batch_size)
+            self._sent.clear()
         await self._progress.wait()
         self._check()
 
@@ -233,6 +240,7 @@ class Sender:
 
     async def _send(self, leader: int, queues: Sequence[PartitionQueue]) -> None:
         batches = {queue.partition: queue.batches[0] for queue in queues}
+        self._sent.update(dict.fromkeys(queues))
         try:
             answers = await self._requests.send(leader, batches)
         finally:
