@@ -43,7 +43,7 @@ _FEW: Final = 16
 # seconds, so that records gather there: an answer takes several times as long as a record in it.
 # A request that has waited for longer has no pause behind it. A consumer that collects records sets
 # more.
-_POLL_SECONDS: Final = 0.002
+_POLL_SECONDS: Final = 0.001
 
 # While a broker throttles, readers whose patience ends are answered this often, in seconds.
 _THROTTLE_STEP: Final = 0.25
