@@ -195,7 +195,7 @@ def _form(text: str, kind: pa.DataType) -> str:
     if pa.types.is_integer(kind):
         return ": it has a fraction or an exponent, or is too large"
     if pa.types.is_decimal(kind):
-        return ": it has more digits" if _DECIMAL.fullmatch(text) else ": its text is no number"
+        return ": it has more digits" if _NUMBER.fullmatch(text) else ": its text is no number"
     if pa.types.is_floating(kind):
         return ": it is too large"
     time = "" if pa.types.is_date(kind) else "T12:00:00Z" if kind.tz else "T12:00:00"
@@ -203,7 +203,9 @@ def _form(text: str, kind: pa.DataType) -> str:
 
 
 _SCANNER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)
-_DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
+# Python's Decimal takes no larger exponents.
+_DECIMAL: Final = re.compile(_NUMBER.pattern.replace("[0-9]+)?", "[0-9]{1,9})?"), re.ASCII)
 _WRITTEN_AS: Final = (
     (pa.types.is_struct, (_Fields,)),
     (pa.types.is_map, (_Fields,)),

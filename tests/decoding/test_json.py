@@ -94,6 +94,7 @@ def test_a_value_is_that_of_the_document(kind: str, written: str, value: Any) ->
         ("DECIMAL(5, 2)", "12345", "a is no DECIMAL(5, 2): it has more digits"),
         ("DECIMAL(5, 2)", '"1_0"', "a is no DECIMAL(5, 2): its text is no number"),
         ("DECIMAL(5, 2)", '"NaN"', "a is no DECIMAL(5, 2): its text is no number"),
+        ("DECIMAL(5, 2)", "1e9999999999", "a is no DECIMAL(5, 2): it has more digits"),
         ("DECIMAL(5, 2)", '""', "a is no DECIMAL(5, 2): its text is no number"),
         ("ARRAY<INT>", "{}", "a is ARRAY, and the document has an object"),
         ("ARRAY<INT>", '["x"]', "a[] is INT, and the document has a string"),

@@ -62,9 +62,16 @@ _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 
 
-def announced_rows(batches: bytes | memoryview) -> int:
-    """Return how many records the first batch of an answer announces, before it is checked."""
-    return int.from_bytes(batches[_HEADER.size - 4 : _HEADER.size])
+def announced_rows(batches: bytes | memoryview, most: int) -> int:
+    """Return how many records the batches of an answer announce, or a number above `most`.
+
+    Nothing is checked: the headers may be wrong, or cut off.
+    """
+    rows = at = 0
+    while at + _HEADER.size <= len(batches) and rows <= most:
+        rows += int.from_bytes(batches[at + _HEADER.size - 4 : at + _HEADER.size])
+        at += _BEFORE_LENGTH_COUNTS + int.from_bytes(batches[at + 8 : at + _BEFORE_LENGTH_COUNTS])
+    return rows
 
 
 def decompress(batch: RawBatch, partition: Partition, max_bytes: int) -> bytes:

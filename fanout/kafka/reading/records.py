@@ -44,6 +44,9 @@ _ABORT: Final = 0  # the type of the marker that ends an aborted transaction
 _MARKER_BYTES: Final = 64 * 1024
 _KEY_BYTES: Final = 4
 
+# An answer that announces more records is not read twice; markers of transactions are some of them.
+_ANNOUNCED: Final = 2 * FEW
+
 
 @final
 class AbortFilter:
@@ -154,9 +157,12 @@ def _few(
     read_committed: bool,
     max_bytes: int,
 ) -> DecodedPart | None:
-    """Decode an answer of few records; None where it has none or more, or breaks the format."""
+    """Decode an answer of few records.
+
+    None where it has none or more, reaches beyond `stop`, or breaks the format.
+    """
     most = min(FEW_BYTES, max_bytes)
-    if len(fetched.batches) > most or announced_rows(fetched.batches) > FEW:
+    if len(fetched.batches) > most or announced_rows(fetched.batches, _ANNOUNCED) > _ANNOUNCED:
         return None
     aborts = AbortFilter(fetched.aborted) if read_committed else None
     few: list[tuple[RawBatch, bytes]] = []
@@ -170,7 +176,7 @@ def _few(
                 rows += batch.rows
                 if rows > FEW:
                     return None
-                data = decompress(batch, partition, max_bytes)
+                data = decompress(batch, partition, most)
                 size += arrow_bytes(data, batch.rows)
                 if size > most:
                     return None

@@ -286,11 +286,17 @@ class PartitionQueue:
             self._join_first(min(batch_size, self.max_bytes))
 
     def encode_second(self, batch_size: int) -> None:
-        """Encode the records of the batch behind the first one, if it will be sent as it is."""
-        for batch in islice(self.batches, 1, 2):
-            stays = batch_size < 2 * batch.nbytes and batch.nbytes <= self.max_bytes
-            if stays and batch.records is not None:
-                batch.records()
+        """Encode the batch behind the first one, unless it will be cut, or joined with the next.
+
+        Nothing is done while a thread encodes the first one, perhaps together with the second.
+        """
+        if not self.batches or self.batches[0].data is None:
+            return
+        behind = [*islice(self.batches, 1, 3)]
+        if behind and (encode := behind[0].records) is not None:
+            joined = behind[0].nbytes + behind[-1].nbytes  # with itself where it is the last
+            if behind[0].nbytes <= self.max_bytes and joined > min(batch_size, self.max_bytes):
+                encode()
 
     def _cut(self, batch: ProduceBatch) -> Iterator[ProduceBatch]:
         left = batch.parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
@@ -209,9 +209,10 @@ class Sender:
         self._progress.clear()
         await asyncio.sleep(0)  # the requests begin now
         if not self._progress.is_set():
-            for queue in self._sent:
-                queue.encode_second(self._options.batch_size)
-            self._sent.clear()
+            sent, self._sent = self._sent, {}
+            with suppress(Exception):  # what sends it raises the error again
+                for queue in sent:
+                    queue.encode_second(self._options.batch_size)
         await self._progress.wait()
         self._check()
 

@@ -91,3 +91,13 @@ def test_a_request_is_written_as_its_schema_says(topics: list[Any], rack: str) -
     request = CheckedFetchRequest((500, 1, 1 << 24, 1), topics, rack).prepare(VERSIONS)
     assert isinstance(request, FetchRequest_v12)
     assert request.encode() == Struct.encode(request)
+
+
+def test_a_few_records_do_not_keep_the_answer_in_memory() -> None:
+    partition = (0, 0, 9, 9, 0, [], -1)
+    rows = [(*partition, b"few", {}), (*partition, b"x" * 100_000, {})]
+    data = FetchResponse_v12(0, 0, 0, [("t", rows, {})], {}).encode()
+    answer = FetchResponse_v12.decode(ResponseFrame(bytearray(data)))
+    few, many = [records for *_, records, _ in answer.topics[0][1]]
+    assert (few, bytes(many)) == (b"few", b"x" * 100_000)
+    assert (type(few), type(many)) == (bytes, memoryview)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from datetime import UTC, datetime
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -71,6 +72,39 @@ def test_what_the_topic_does_not_take_is_cut_although_it_was_sent() -> None:
     given = queue(batch(101, 102, 103, attempts=1), batch(104), max_bytes=2 * RECORD)
     assert shape(given, 1 << 20) == [[101, 102], [103], [104]]
     assert [each.attempts for each in given.batches] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("behind", "batch_size", "max_bytes", "is_encoded"),
+    [
+        ([2], 3, math.inf, True),  # as full as a batch is
+        ([2, 2], 3, math.inf, True),
+        ([2], 4, math.inf, False),  # it goes with the next one
+        ([2, 1], 3, math.inf, False),
+        ([2], 3, 1, False),  # it is cut
+        ([2], 4, 3, True),
+        ([], 3, math.inf, False),
+    ],
+)
+@pytest.mark.parametrize("is_sent", [True, False], ids=["sent", "in a thread"])
+def test_a_batch_is_encoded_ahead_if_it_stays_as_it_is(
+    behind: list[int], batch_size: int, max_bytes: float, *, is_encoded: bool, is_sent: bool
+) -> None:
+    calls: list[int] = []
+    given = queue(batch(101), *(batch(*range(102, 102 + n)) for n in behind))
+    given.max_bytes = max_bytes * RECORD
+    for number, each in enumerate(given.batches):
+        each.records = partial(_noted, calls, number)
+    if is_sent:
+        first = given.batches[0]
+        first.data = encode_record_batch(first.rows, "none", NO_PRODUCER_ID, -1)
+    given.encode_second(batch_size * RECORD)
+    assert calls == ([1] if is_encoded and is_sent else [])
+
+
+def _noted(calls: list[int], number: int) -> pa.Buffer:
+    calls.append(number)
+    return pa.py_buffer(b"")
 
 
 def test_the_buffers_of_a_write_are_let_go_with_its_last_slice() -> None:

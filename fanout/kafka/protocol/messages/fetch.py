@@ -48,6 +48,7 @@ _NO_TAGS: Final = b"\0"
 _MORE: Final = 0x80  # a byte of a length after which another one comes
 _LAST_SHIFT: Final = 28  # of the fifth byte of a length
 _NO: Final = -1  # a replica, a leader epoch, the epoch of a session, the start of a log
+_COPIED: Final = 32 * 1024
 _WHOLE: Final = 1 << 31  # more than an answer can have
 
 
@@ -135,10 +136,15 @@ def _read_partitions(data: memoryview, at: int) -> tuple[list[tuple[Any, ...]], 
         size, at = _length(data, at + _NUMBER.size)
         end = at + max(size - 1, 0)
         # Where they end too early, the tagged fields behind them are missing.
-        records = data[at:end] if size else None
+        records = _records(data, at, end) if size else None
         tags, at = _read_tags(data, end)
         found.append((*fields, aborted, *replica, records, tags))
     return found, at
+
+
+def _records(data: memoryview, at: int, end: int) -> bytes | memoryview:
+    """Return the records of a partition; a few are copied, or would keep the whole answer."""
+    return bytes(data[at:end]) if end - at <= _COPIED < len(data) else data[at:end]
 
 
 def _read_aborted(data: memoryview, at: int) -> tuple[list[tuple[Any, ...]], int]:
