@@ -38,7 +38,10 @@ class Http2Server:
             served: list[asyncio.Task[None]] = []
 
             def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                served.append(tasks.create_task(self._serve(reader, writer)))
+                connection = tasks.create_task(self._serve(reader, writer))
+                # Also where it is cancelled before it has begun.
+                connection.add_done_callback(lambda _: writer.close())
+                served.append(connection)
 
             async with await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls) as server:
                 scheme, host = ("https", "localhost") if tls else ("http", "127.0.0.1")
@@ -68,7 +71,6 @@ class Http2Server:
         finally:
             side.closed = True
             self._changed.set()
-            writer.close()
 
 
 class ServerSide:

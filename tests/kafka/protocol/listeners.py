@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TypeAlias
 
 from aiokafka.protocol.admin import ApiVersionResponse_v0, SaslHandShakeResponse_v1
@@ -31,22 +31,23 @@ async def listening(
     tasks: set[asyncio.Task[None]] = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with suppress(EOFError, ConnectionError):
             await serve(reader, writer)
-        except (EOFError, ConnectionError):
-            pass
-        finally:
-            writer.transport.abort()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(handle(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        # Also where it is cancelled before it has begun.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     server = await asyncio.start_server(accept, "127.0.0.1", port, ssl=tls)
     try:
         yield Server("127.0.0.1", server.sockets[0].getsockname()[1])
     finally:
+        # asyncio leaves a socket open whose server is closed just after it was accepted.
+        for _ in range(3):
+            await asyncio.sleep(0)
         server.close()
         for task in [*tasks]:
             task.cancel()

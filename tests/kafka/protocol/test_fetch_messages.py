@@ -94,8 +94,8 @@ def test_a_request_is_written_as_its_schema_says(topics: list[Any], rack: str) -
 
 
 def test_a_few_records_do_not_keep_the_answer_in_memory() -> None:
-    partition = (0, 0, 9, 9, 0, [], -1)
-    rows = [(*partition, b"few", {}), (*partition, b"x" * 100_000, {})]
+    partition: Any = (0, 0, 9, 9, 0, [], -1)
+    rows: Any = [(*partition, b"few", {}), (*partition, b"x" * 100_000, {})]
     data = FetchResponse_v12(0, 0, 0, [("t", rows, {})], {}).encode()
     answer = FetchResponse_v12.decode(ResponseFrame(bytearray(data)))
     few, many = [records for *_, records, _ in answer.topics[0][1]]

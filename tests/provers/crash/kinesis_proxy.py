@@ -65,10 +65,12 @@ class KinesisProxy:
             connection.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = self._tasks.create_task(self._connect(reader, writer))
+    def _accept(self, reader: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        connection = self._tasks.create_task(self._connect(reader, back))
         self._connections.add(connection)
         connection.add_done_callback(self._connections.discard)
+        # Also where it is cancelled before it has begun.
+        connection.add_done_callback(lambda _: back.close())
 
     async def _connect(self, client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
         try:
@@ -83,8 +85,6 @@ class KinesisProxy:
             back.get_extra_info("socket").setsockopt(*_RESET)
             back.transport.abort()
             raise
-        finally:
-            back.close()
 
 
 @asynccontextmanager
