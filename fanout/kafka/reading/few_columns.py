@@ -46,42 +46,37 @@ _VALUE_DATA: Final = 352
 
 
 class _Form(NamedTuple):
-    """What is the same in the messages with so many records of a partition.
+    """What is the same in the messages with so many records, and so long a name of the topic.
 
     Args:
         head: The tables, without nulls and without the sizes of keys, values and body.
-        constants: The buffers of topics, partitions and headers, which come first in the body.
-        numbers: Those that follow: which keys, values and timestamps are not null, the ends of keys
-            and of values, offsets, timestamps and their types.
+        ends: The buffers with the ends of topics and headers, which come first in the body.
+        numbers: Those behind the topics: their partition, which keys, values and timestamps are not
+            null, the ends of keys and of values, offsets, timestamps and their types.
         data_at: Where the keys begin in the body; the values follow.
         nbytes: What Arrow counts, but for keys, values, and bitmaps of nulls.
     """
 
     head: bytes
-    constants: bytes
+    ends: bytes
     numbers: struct.Struct
     data_at: int
     nbytes: int
 
 
 @lru_cache(maxsize=1024)
-def _form(partition: Partition, rows: int) -> _Form:
-    topic = partition.topic.encode()
+def _form(topic_bytes: int, rows: int) -> _Form:
     ends = 4 * (rows + 1)
-    constants = [
-        struct.pack(f"={rows + 1}i", *(row * len(topic) for row in range(rows + 1))),
-        topic * rows,
-        struct.pack(f"={rows}i", *[partition.number] * rows),
-        bytes(ends),
-    ]
-    sizes = [*map(len, constants), 8, 8, 8, ends, ends, 8 * rows, 8 * rows, 4 * rows]
+    topic_ends = struct.pack(f"<{rows + 1}i", *(row * topic_bytes for row in range(rows + 1)))
+    sizes = [ends, ends, topic_bytes * rows, 4 * rows]
+    sizes += [8, 8, 8, ends, ends, 8 * rows, 8 * rows, 4 * rows]
     *begins, data_at = accumulate((size + _gap(size) for size in sizes), initial=0)
-    topic_ends, topics, numbers, header_ends, *others = zip(begins, sizes, strict=True)
+    topic_places, header_ends, topics, numbers, *others = zip(begins, sizes, strict=True)
     has_key, has_value, has_time, key_ends, value_ends, offsets, times, types = others
     none, data = (0, 0), (data_at, 0)
     nodes = [(rows, 0)] * _COLUMNS + [none] * (_NODES - _COLUMNS)
     buffers = [
-        *(has_key, key_ends, data, has_value, value_ends, data, none, topic_ends, topics),
+        *(has_key, key_ends, data, has_value, value_ends, data, none, topic_places, topics),
         *(none, numbers, none, offsets, has_time, times, none, types, none, header_ends),
     ]
     buffers += [none] * (_BUFFERS - len(buffers))
@@ -91,14 +86,14 @@ def _form(partition: Partition, rows: int) -> _Form:
             *(_NODES, *(number for node in nodes for number in node)),
             *(_BUFFERS, *(number for place in buffers for number in place)),
         ),
-        b"".join(piece + bytes(_gap(len(piece))) for piece in constants),
+        b"".join((topic_ends, bytes(_gap(ends)), bytes(ends), bytes(_gap(ends)))),
         struct.Struct(
-            f"=3Q{rows + 1}i{_gap(ends)}x{rows + 1}i{_gap(ends)}x{2 * rows}q"
-            f"{rows}i{_gap(4 * rows)}x"
+            f"<{rows}i{_gap(4 * rows)}x3Q{rows + 1}i{_gap(ends)}x{rows + 1}i{_gap(ends)}x"
+            f"{2 * rows}q{rows}i{_gap(4 * rows)}x"
         ),
         data_at,
         # The ends of keys, values, topics and headers, the numbers, and the topics.
-        rows * (4 * 4 + 2 * 4 + 2 * 8 + len(topic)),
+        rows * (4 * 4 + 2 * 4 + 2 * 8 + topic_bytes),
     )
 
 
@@ -116,11 +111,14 @@ def few_columns(
     Arrow would count these for as long as all else takes. Timestamps are in microseconds.
     """
     rows = len(keys)
-    form = _form(partition, rows)
+    topic = partition.topic.encode()
+    form = _form(len(topic), rows)
+    topics = topic * rows
     key_bytes = [key or b"" for key in keys]
     value_bytes = [value or b"" for value in values]
     present = _present(keys), _present(values), _present(timestamps)
     numbers = form.numbers.pack(
+        *(partition.number,) * rows,
         *present,
         *accumulate(map(len, key_bytes), initial=0),
         *accumulate(map(len, value_bytes), initial=0),
@@ -141,8 +139,9 @@ def few_columns(
             if bits != _NO_NULL:
                 _PAIR.pack_into(head, node, rows, rows - bits.bit_count())
                 nbytes += -(-rows // 8)
-    gaps = bytes(_gap(key_size)), bytes(_gap(value_size))
-    message = b"".join((head, form.constants, numbers, key_data, gaps[0], value_data, gaps[1]))
+    gaps = [bytes(_gap(len(data))) for data in (topics, key_data, value_data)]
+    pieces = (head, form.ends, topics, gaps[0], numbers, key_data, gaps[1], value_data, gaps[2])
+    message = b"".join(pieces)
     return pa.ipc.read_record_batch(message, SCHEMA), nbytes
 
 
