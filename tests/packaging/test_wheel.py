@@ -103,11 +103,11 @@ def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
 # - 105 for ids of topics that positions keep.
 # - 85 for writers whose block ends while tasks write, and for failures that last.
 # - 10 and a module for `python -m fanout`.
-# - 190 and a module for few records of Kafka as one message of Arrow, and requests that cost less.
+# - 220 and a module for few records of Kafka as one message of Arrow, and requests that cost less.
 # Then 8,200 went: private docstrings of one sentence, one engine for the demo and the crash
 # campaign, one error of another process, and 78 modules that were no concept of their own. Only a
 # new capability raises it.
-MAX_LINES, MAX_MODULES = 84_600, 466
+MAX_LINES, MAX_MODULES = 84_630, 466
 
 
 def test_the_wheel_does_not_grow_unnoticed() -> None:
