@@ -91,7 +91,10 @@ async def test_the_log_has_start_new_partitions_stop_and_resume_in_the_terms_of_
     identity = fanout.Checkpoint.from_json(saved).source
     async with topic.open(resume=saved):
         pass
-    started, found, stopped, resumed, _ = caplog.messages
+    # A new partition is listed before its broker leads it: then it is subscribed to again.
+    again = f"resubscribing to {topic.name}-1 "
+    lines = [line for line in caplog.messages if not line.startswith(again)]
+    started, found, stopped, resumed, _ = lines
     assert started == f"{identity} starts with 1 partition: {topic.name}-0 at offset 0"
     assert found == f"found 1 new partition: {topic.name}-1"
     assert stopped.startswith(f"{identity} stopped after ")
