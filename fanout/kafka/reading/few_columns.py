@@ -1,6 +1,6 @@
 """Make the columns of few records of one message in Arrow's format between processes.
 
-Arrow reads such a message in less time than it makes two of the eight columns from buffers. The
+Arrow reads such a message in less time than it makes four of the eight columns from buffers. The
 message has tables of FlatBuffers, `Message` and `RecordBatch`, and a body with the buffers:
 https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format.
 """

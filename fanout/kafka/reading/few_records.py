@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fanout.kafka.reading.record_batches import RawBatch
 
 FEW: Final = 32
-"""Up to so many records are decoded here; of 48 both ways take equally many instructions."""
+"""Up to so many records are decoded here; of some 55 both ways take equally many instructions."""
 FEW_BYTES: Final = 64 * 1024
 """The most bytes of such records, which are copied thrice here, and once by the other way."""
 
