@@ -174,7 +174,7 @@ def _scalar(text: str, kind: pa.DataType, path: str) -> Any:
     except pa.ArrowInvalid:
         value = None
     if value is None or (pa.types.is_floating(kind) and not math.isfinite(value.as_py())):
-        raise MismatchError(f"{path or 'it'} is no {sql_name(kind)}{_form(text, kind)}")
+        raise MismatchError(f"{path or 'it'} is no {sql_name(kind)}{_reason(text, kind)}")
     return value if pa.types.is_temporal(kind) else value.as_py()  # Python has no nanoseconds
 
 
@@ -190,7 +190,7 @@ def _fits(text: str, kind: pa.DataType) -> bool:
     return not figures or (exponent >= -kind.scale and len(figures) + exponent <= whole)
 
 
-def _form(text: str, kind: pa.DataType) -> str:
+def _reason(text: str, kind: pa.DataType) -> str:
     """Return why a text is no value of a type, or how one is written."""
     if pa.types.is_integer(kind):
         return ": it has a fraction or an exponent, or is too large"
@@ -203,9 +203,9 @@ def _form(text: str, kind: pa.DataType) -> str:
 
 
 _SCANNER: Final = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_constant)
-_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", re.ASCII)
-# Python's Decimal takes no larger exponents.
-_DECIMAL: Final = re.compile(_NUMBER.pattern.replace("[0-9]+)?", "[0-9]{1,9})?"), re.ASCII)
+_FIGURES: Final = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)"
+_NUMBER: Final = re.compile(_FIGURES + r"([eE][+-]?[0-9]+)?", re.ASCII)
+_DECIMAL: Final = re.compile(_FIGURES + r"([eE][+-]?[0-9]{1,9})?", re.ASCII)
 _WRITTEN_AS: Final = (
     (pa.types.is_struct, (_Fields,)),
     (pa.types.is_map, (_Fields,)),

@@ -394,9 +394,9 @@ class _TokenAuthenticator:
 
 @final
 class _UnloggedRequest:
-    """A request that appears in aiokafka's debug log, like its answer, by name only.
+    """A request that appears in debug logs, like its answer, by name only.
 
-    aiokafka would log passwords and records.
+    The representations of aiokafka's types have passwords and records.
     """
 
     def __init__(self, request: Any) -> None:

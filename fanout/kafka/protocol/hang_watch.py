@@ -126,7 +126,7 @@ class HangWatch:
 
 @final
 class _Watch:
-    """The wait of one request; a class, as it is entered a thousand times a second."""
+    """The wait of one request; a generator as context manager takes longer to enter and leave."""
 
     def __init__(self, hangs: HangWatch, server: Server) -> None:
         self._hangs = hangs

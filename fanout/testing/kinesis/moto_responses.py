@@ -137,11 +137,11 @@ class Response(QueueResponses):
     @property
     def kinesis_backend(self) -> Any:
         """The streams of the account that the request's ARN names, or else of the caller."""
-        try:
-            return _backends[_owner(self._arn()) or self.current_account][self.region]
-        except KeyError:
+        backends = _backends[_owner(self._arn()) or self.current_account]
+        if self.region not in backends:
             message = "Credential should be scoped to a valid region."
-            raise JsonRESTError("InvalidSignatureException", message) from None
+            raise JsonRESTError("InvalidSignatureException", message)
+        return backends[self.region]
 
     def _arn(self) -> str:
         request = getattr(self, "request", {})
