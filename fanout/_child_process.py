@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,9 +18,6 @@ def run_command(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, and return its exit code and output.
 
-    `subprocess.run` kills its child on Ctrl-C and does not wait for it, so the child outlives the
-    call for a moment.
-
     Args:
         command: The executable and its arguments; no shell reads them.
         cwd: The directory that it runs in; None for that of this process.
@@ -28,18 +28,24 @@ def run_command(
         subprocess.TimeoutExpired: The command took longer; it has ended.
         KeyboardInterrupt: On Ctrl-C; the command has ended.
     """
-    with subprocess.Popen(  # noqa: S603 - the callers' own commands, without a shell
-        command,
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",
-    ) as process:
+    begun: list[subprocess.Popen[str]] = []
+    given_up = threading.Event()
+
+    def begin() -> None:
+        start = partial(subprocess.Popen, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        begun.append(start(command, cwd=cwd, encoding="utf-8", errors="replace"))
+        if given_up.is_set():  # a signal came before this child was known
+            begun[0].kill()
+
+    with ThreadPoolExecutor(1) as starter:
         try:
-            output, errors = process.communicate(timeout=timeout)
+            # Signals interrupt the main thread alone, so that each child that begins is known.
+            starter.submit(begin).result()
+            output, errors = begun[0].communicate(timeout=timeout)
         except BaseException:
-            process.kill()
-            process.wait()
+            given_up.set()
+            for process in begun:
+                with process:
+                    process.kill()
             raise
-    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+    return subprocess.CompletedProcess(command, begun[0].returncode, output, errors)

@@ -12,6 +12,7 @@ import pytest
 
 from fanout._child_process import run_command
 from fanout.testing import jars
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +67,68 @@ def test_ctrl_c_leaves_no_child(
     with pytest.raises(ChildProcessError):
         os.waitpid(started[0], os.WNOHANG)
     del interrupted  # it kept the frames, whose end would have waited too
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_no_child_that_has_just_begun(
+    endless: tuple[list[str], Path], number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, pipe = endless
+    started: list[int] = []
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(int(pipe.read_text()))
+            signal.raise_signal(number)  # nobody knows the child before this returns
+
+    monkeypatch.setattr("subprocess.Popen", Interrupted)
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) as interrupted:
+            run_command(command)
+    finally:
+        signal.signal(number, before)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(started[0], os.WNOHANG)
+    del interrupted
+
+
+def test_a_signal_before_the_child_begins_leaves_none(
+    endless: tuple[list[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, pipe = endless
+    started: list[subprocess.Popen[str]] = []
+    interrupted = threading.Event()
+    start = threading.Thread.start
+
+    class Late(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            assert interrupted.wait(PATIENCE)
+            super().__init__(*args, **options)
+            started.append(self)
+            pipe.read_text()
+
+    def start_and_interrupt(thread: threading.Thread) -> None:
+        start(thread)
+        interrupted.set()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("subprocess.Popen", Late)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threading.Thread, "start", start_and_interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                run_command(command)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    eventually(lambda: started)
+    with started[0] as process:
+        try:
+            assert process.wait(PATIENCE) == -signal.SIGKILL
+        finally:
+            process.kill()
 
 
 def test_a_command_that_takes_too_long_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
