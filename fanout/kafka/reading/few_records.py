@@ -59,7 +59,7 @@ def decode_few(
         return NO_RECORDS, 0
     offsets, keys, values, millis, by_broker, headers = zip(*records, strict=True)
     # A timestamp that is missing, or after 9999, is null.
-    times = [each * 1000 if 0 <= each <= LATEST else None for each in millis]
+    times = [each * 1000 if 0 <= each <= LATEST else _wrapped(each) for each in millis]
     decoded, nbytes = few_columns(
         partition, keys, values, offsets, timestamps=times, timestamp_types=by_broker
     )
@@ -102,6 +102,12 @@ def _records(batch: RawBatch, data: bytes) -> Iterator[_DecodedRecord]:
         yield base + offset_delta, key, value, millis, by_broker, headers
     if at != len(data):
         raise ValueError("the records do not fill their batch")
+
+
+def _wrapped(millis: int) -> int | None:
+    """Return the microseconds of a time that wraps at 64 bits, as in Java; None if it is null."""
+    millis = (millis + 2**63) % 2**64 - 2**63
+    return millis * 1000 if 0 <= millis <= LATEST else None
 
 
 def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:

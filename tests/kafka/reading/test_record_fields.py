@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import _DefaultRecordBatchPy
@@ -279,6 +280,28 @@ def test_records_of_a_batch_that_reach_into_the_next_one_are_an_error() -> None:
 def test_lengths_below_minus_one_are_null_as_for_java() -> None:
     found = read(answer(record(0, 0, -2, -(2**63), 1, 0, -7)))
     assert [row[:2] + row[-1:] for row in found.rows] == [(None, None, (("", None),))]
+
+
+@pytest.mark.usefixtures("_decoded_both_ways")
+@pytest.mark.parametrize(
+    ("first", "delta", "expected"),
+    [
+        (-(2**63), -(2**63) + 5_000, 5_000),
+        (2**63 - 1, 2**63 - 1, None),
+        (-(2**63), -1, None),
+        (5_000, -1_000, 4_000),
+    ],
+)
+def test_the_sum_of_a_timestamp_wraps_as_for_java(
+    first: int, delta: int, expected: int | None
+) -> None:
+    # https://github.com/apache/kafka: DefaultRecord.readFrom adds two longs.
+    whole = bytearray(answer(record(delta, 0, -1, -1, 0)))
+    struct.pack_into(">q", whole, 27, first)
+    fetched = Fetched(0, 0, 0, (), sealed(bytes(whole), base=0, flags=0, last=1))
+    (part,) = decode_fetched(fetched, PARTITION, offset=0, read_committed=True, max_bytes=1 << 20)
+    (time,) = part.records["timestamp"].cast(pa.int64()).to_pylist()
+    assert time == (None if expected is None else expected * 1_000)
 
 
 def test_one_record_may_have_more_headers_than_the_others() -> None:
