@@ -38,7 +38,7 @@ from benchmarks.harness import (
 )
 from benchmarks.kafka_topic import PARTITIONS, TOPIC
 from benchmarks.paced import RECORD_BYTES, SHARDS, STAMP_BYTES, STREAM, paced
-from benchmarks.spark_contender import compare
+from benchmarks.spark_contender import BRIEF, compare
 from benchmarks.turns import take_turns, tell
 from fanout.kinesis import KinesisSource
 
@@ -238,10 +238,10 @@ def run_kafka(
         rounds: As for `run_kinesis`, like the next two.
         rates: Records a second.
         seconds: How long a run is measured.
-        brief: As for `compare`.
+        brief: As for `compare`; the loops take a tenth of the seconds too.
     """
     report = Report(scenario="latency", rows=[], ratios={})
-    _run_asyncio("kafka", report, rounds, rates, seconds)
+    _run_asyncio("kafka", report, rounds, rates, seconds / BRIEF if brief else seconds)
     for rate in rates:
         with paced("kafka", rate) as servers:
             measure = partial(

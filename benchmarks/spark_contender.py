@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.harness import Measurement, median_row, own_cpu_seconds
-from benchmarks.turns import take_turns, tell
+from benchmarks.turns import check_time, take_turns, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,10 +29,20 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Row
 
-__all__ = ("answer", "compare", "cpu_seconds", "reason", "session", "started", "warm_up_batches")
+__all__ = (
+    "BRIEF",
+    "answer",
+    "compare",
+    "cpu_seconds",
+    "reason",
+    "session",
+    "started",
+    "warm_up_batches",
+)
 
 
-_BRIEF: Final = 10
+BRIEF: Final = 10
+"""By how much less a brief run does."""
 
 
 def compare(
@@ -60,14 +70,16 @@ def compare(
 
     Raises:
         ChildProcessError: If the job of a contender fails as it starts.
+        OutOfTimeError: As `take_turns`.
     """
     scenario = job.removeprefix("benchmarks.").removesuffix("_job")
     if brief:
-        records = {name: count // _BRIEF for name, count in records.items()}
+        records = {name: count // BRIEF for name, count in records.items()}
     what = scenario if scenario == source else f"{scenario} {source}"
     with ExitStack() as stack:
         jobs = {}
         for name in records:
+            check_time()
             tell(f"{what}: {name} warms up")
             arguments = [f"{source}/{name}", address, str(shards)]
             if brief:
@@ -147,7 +159,7 @@ def warm_up_batches(usual: int) -> int:
     Args:
         usual: How many, unless the job is to be brief.
     """
-    return usual // _BRIEF if sys.argv[4:] == ["brief"] else usual
+    return usual // BRIEF if sys.argv[4:] == ["brief"] else usual
 
 
 def session(packages: str = "", settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:

@@ -7,17 +7,41 @@ import re
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import pytest
 
 from benchmarks import __main__ as cli
+from benchmarks import turns
 from benchmarks.harness import Report
-from benchmarks.spark_contender import reason, started
-from benchmarks.turns import take_turns
+from benchmarks.spark_contender import compare, reason, started
+from benchmarks.turns import OutOfTimeError, TimeLimit, limited, take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+@final
+class Clock:
+    """A clock that stands still until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def go_on(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of what is measured."""
+    made = Clock()
+    monkeypatch.setattr(cli, "time", made)
+    monkeypatch.setattr(turns, "time", made)
+    return made
 
 
 @pytest.fixture
@@ -79,7 +103,7 @@ def test_make_bench_measures_everything(run: Callable[..., list[str]]) -> None:
 
 
 def test_without_arguments_all_that_reads_kinesis_is_run(run: Callable[..., list[str]]) -> None:
-    names = ["decode", "consume", "land", "latency", "scale", "server", "shards", "spark"]
+    names = ["decode", "consume", "land", "scale", "server", "shards", "latency", "spark"]
     assert run() == [f"{name}/kinesis 5" for name in names]
     assert run("consume", "sink", "--rounds", "2") == ["consume/kinesis 2", "sink/kafka 2"]
 
@@ -132,7 +156,7 @@ def test_what_is_not_here_is_one_line_without_a_stack(
 
 
 def test_what_does_not_fit_into_the_time_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: Clock
 ) -> None:
     ran: list[str] = []
     begun: list[str] = []
@@ -143,7 +167,7 @@ def test_what_does_not_fit_into_the_time_is_left_out(
         return Report(scenario=name, rows=[], ratios={}, machine={})
 
     def slow() -> Report:
-        time.sleep(0.1)
+        clock.go_on(61)
         return measured("slow")
 
     fakes = {
@@ -151,7 +175,7 @@ def test_what_does_not_fit_into_the_time_is_left_out(
         "late": {"kinesis": cli.Scenario(lambda _: measured("late"), partial(measured, "late"))},
     }
     monkeypatch.setattr(cli, "SCENARIOS", fakes)
-    cli.main(["--quick", "--minutes", "0.001"])
+    cli.main(["--quick", "--minutes", "1"])
     assert ran == []
     assert begun == ["slow"]
     told = capsys.readouterr().err
@@ -160,24 +184,24 @@ def test_what_does_not_fit_into_the_time_is_left_out(
 
 
 def test_what_does_not_fit_has_its_quick_look(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: Clock
 ) -> None:
     def measured(name: str, seconds: float) -> Report:
-        take_turns(name, {"us": partial(time.sleep, seconds)}, 1)
+        take_turns(name, {"us": partial(clock.go_on, seconds)}, 1)
         return Report(scenario=name, rows=[], ratios={name: seconds}, machine={})
 
     def whole(name: str) -> Callable[[int], Report]:
-        return lambda _: measured(name, 0.5)
+        return lambda _: measured(name, 61)
 
     fakes = {
         name: {"kinesis": cli.Scenario(whole(name), partial(measured, name, 0))}
         for name in ("one", "two")
     }
     monkeypatch.setattr(cli, "SCENARIOS", fakes)
-    cli.main(["--minutes", "0.005", "--json"])
+    cli.main(["--minutes", "1", "--json"])
     printed = capsys.readouterr()
     reports = [json.loads(line) for line in printed.out.splitlines() if line.startswith("{")]
-    assert [one["ratios"] for one in reports] == [{"one": 0}, {"two": 0}, {"one": 0.5}]
+    assert [one["ratios"] for one in reports] == [{"one": 0}, {"two": 0}, {"one": 61}]
     assert "two of kinesis has its quick look alone: the time is over" in printed.err
 
 
@@ -208,3 +232,9 @@ def test_the_end_of_the_log_of_a_job_that_dies_is_told(
         for _ in range(2):
             with pytest.raises(ChildProcessError, match="ValueError: no memory"):
                 run(1)
+
+
+def test_no_job_of_spark_starts_when_the_time_is_over() -> None:
+    over = TimeLimit(time.monotonic() - 1, time.monotonic() - 1)
+    with limited(over), pytest.raises(OutOfTimeError):
+        compare("kafka", "nowhere", 1, record_bytes=1, records={"no job": 10}, rounds=1)
