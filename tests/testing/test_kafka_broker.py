@@ -7,7 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,10 @@ from fanout.testing.kafka.broker import KafkaBroker
 from fanout.testing.kafka.topics import Topics
 from fanout.testing.ports import free_ports
 from tests.support.groups import KAFKA
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = KAFKA
 
@@ -76,13 +77,6 @@ def read(broker: KafkaBroker, topic: str) -> list[tuple[int, bytes]]:
             assert isinstance(value, bytes)
             found.append((offset, value))
     return found
-
-
-def eventually(fact: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not fact():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def runs(pid: int) -> bool:
@@ -229,11 +223,61 @@ def test_a_broker_that_stood_still_makes_topics_as_soon_as_its_controller_trusts
 ) -> None:
     # Longer than its session lasts, so that it gets no partitions for a moment.
     mortal_broker.pause()
-    time.sleep(1.5)
+    time.sleep(3.5)
     mortal_broker.resume()
     for number in range(10):
         mortal_broker.create_topic(f"after-{number}")
         mortal_broker.grow_topic(f"after-{number}", 2)
+
+
+@contextmanager
+def losing_requests(broker: KafkaBroker, api: int, count: int) -> Iterator[str]:
+    """Serve an address that cuts the connections of the first requests of a kind to a broker."""
+    host, _, port = broker.bootstrap_servers.partition(":")
+    left = count
+    connections: list[socket.socket] = []
+
+    def cut(*ends: socket.socket) -> None:
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def forward(source: socket.socket, target: socket.socket, *, requests: bool) -> None:
+        nonlocal left
+        with source, suppress(OSError):
+            while data := source.recv(65536):
+                if requests and left and int.from_bytes(data[4:6]) == api:
+                    left -= 1
+                    break
+                target.sendall(data)
+            cut(source, target)
+
+    def serve(listener: socket.socket, forwarders: ThreadPoolExecutor) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                server = socket.create_connection((host, int(port)))
+                connections.extend((client, server))
+                forwarders.submit(forward, client, server, requests=True)
+                forwarders.submit(forward, server, client, requests=False)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(64) as threads:
+        serving = threads.submit(serve, listener, threads)
+        try:
+            yield f"127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            cut(listener)
+            serving.result()  # no connection comes after the last one that is cut
+            cut(*connections)
+    assert left == 0
+
+
+def test_a_request_for_topics_that_loses_its_connection_is_sent_again(
+    kafka_broker: KafkaBroker,
+) -> None:
+    with losing_requests(kafka_broker, api=3, count=4) as address:
+        views = Topics(address, lambda: [address]).leaders()
+    assert len(views) == 1
 
 
 def test_a_killed_broker_that_is_asked_for_a_topic_does_not_answer(

@@ -16,8 +16,8 @@ class KafkaBroker(KafkaCluster):
     """Run one Kafka node, broker and controller, while the `with` block lasts.
 
     It is a `KafkaCluster` of one node, in which each topic has one replica; a killed node is let in
-    again after one second. Transactions and share groups work, and retention and compaction act
-    within a second.
+    again after three seconds. Transactions and share groups work, and retention and compaction act
+    within seconds.
 
     Every method blocks: where an event loop runs, call it by `asyncio.to_thread`.
 
@@ -25,11 +25,8 @@ class KafkaBroker(KafkaCluster):
         version: a released version of Apache Kafka, 4.1 or later.
         port: the port on 127.0.0.1 of the listener without security; 0 takes a free one.
         settings: more properties of the server by Kafka's names, such as `message.max.bytes`.
-        listeners: more listeners than the one without security, as names with one of Kafka's
-            protocols each, such as `{"LOGIN": "SASL_PLAINTEXT"}`; `address` tells where each is.
-            What they need, such as `listener.name.login.sasl.enabled.mechanisms`, is in `settings`.
-        fast: whether Java compiles for speed what runs often. That takes as much work as a test
-            gives to a broker, and pays for a benchmark.
+        listeners: more listeners than the one without security, as `KafkaCluster` takes them.
+        fast: whether Java compiles for speed, which pays for a benchmark.
 
     Raises:
         OptionError: a setting or the name of a listener is one that the broker decides by itself.

@@ -57,7 +57,7 @@ class KafkaCluster:
     directory; the nodes are numbered from 1, and node n is in rack `rack-n`. Processes and
     directories are gone when the block ends, and also when this process is killed. The first start
     of a version downloads its jars. Transactions and share groups work, and retention and
-    compaction act within a second. A node takes about 200 MB.
+    compaction act within seconds. A node takes about 200 MB.
 
     Topics, the internal ones too, have three replicas and take writes that two have in sync, as
     far as there are as many nodes. A node that dies or hangs is missed after the

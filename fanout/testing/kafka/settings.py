@@ -56,7 +56,7 @@ _DEFAULTS = {
     "group.consumer.assignment.interval.ms": "0",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "log.initial.task.delay.ms": "100",
-    "log.retention.check.interval.ms": "200",
+    "log.retention.check.interval.ms": "1000",
     "log.segment.delete.delay.ms": "200",
     "log.cleaner.backoff.ms": "100",
     # Memory that one node of few topics does not need.
@@ -65,9 +65,8 @@ _DEFAULTS = {
     "log.index.size.max.bytes": "1048576",
 }
 
-# A killed broker is let in again when its session has ended. Alone, it takes nobody's place by
-# that: it need not wait for 9 s, Kafka's default.
-_ALONE = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "200"}
+# After its session a killed broker is let in again; one that is busy for as long leads nothing.
+_ALONE = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "200"}
 _TOGETHER = {
     # Leaders stay where a fault or a test has put them.
     "auto.leader.rebalance.enable": "false",

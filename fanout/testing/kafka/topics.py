@@ -185,10 +185,16 @@ class Topics:
         }
 
     def _known(self) -> dict[str, TopicMetadata]:
-        try:
-            return self._admin.list_topics(timeout=_TIMEOUT).topics
-        except KafkaException as error:
-            raise StreamStateError(f"no node answered within {_TIMEOUT:.0f} s") from error
+        # The client fails a request at once when it loses the connection. It drops a connection by
+        # itself after an answer that names no node, which is how a fenced broker answers.
+        deadline = time.monotonic() + _TIMEOUT
+        while True:
+            try:
+                return self._admin.list_topics(timeout=max(0.0, deadline - time.monotonic())).topics
+            except KafkaException as error:
+                if time.monotonic() > deadline:
+                    raise StreamStateError(f"no node answered within {_TIMEOUT:.0f} s") from error
+            time.sleep(0.01)  # the client does not tell when it has connected again
 
     def _await(self, fact: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + _TIMEOUT

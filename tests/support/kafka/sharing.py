@@ -26,6 +26,9 @@ _NAMES = itertools.count(1)
 
 # Far longer than any test takes, so that no record is delivered again by chance.
 LONG = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "30000"}
+# Where locks expire. A record that came again is acknowledged within the longer time, also where
+# the machine is busy.
+SHORT = LONG | {"share.record.lock.duration.ms": "3000"}
 BRIEF = LONG | {"share.record.lock.duration.ms": "1000"}
 
 

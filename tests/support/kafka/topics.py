@@ -76,11 +76,15 @@ class Topic:
             )
         writer.flush(20)
         if commit is not None:
-            end = self._end(partition)
-            (writer.commit_transaction if commit else writer.abort_transaction)(20)
-            # The coordinator writes the marker soon after it has answered.
-            while self._end(partition) == end:
-                time.sleep(0.01)
+            self.end_transaction(writer, partition=partition, commit=commit)
+
+    def end_transaction(self, writer: Producer, *, partition: int = 0, commit: bool = True) -> None:
+        """Commit or abort a transaction that is open, and wait until a partition has its marker."""
+        end = self._end(partition)
+        (writer.commit_transaction if commit else writer.abort_transaction)(20)
+        # The coordinator writes the marker soon after it has answered.
+        while self._end(partition) == end:
+            time.sleep(0.01)
 
     @cached_property
     def _admin(self) -> AdminClient:
@@ -127,7 +131,7 @@ class Topic:
         """Read a bounded stream to its end."""
         reader = Reader()
         async with (
-            asyncio.timeout(20),
+            asyncio.timeout(PATIENCE),
             self.open(resume=resume, **{"stop": "latest"} | options) as stream,
         ):
             await reader.read(stream)
@@ -206,7 +210,7 @@ class Reader:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until something is true; raise the failure of the stream if it fails before."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 if self.failure is not None:
                     raise self.failure
@@ -269,7 +273,7 @@ def committed(topic: Topic, group: str, partitions: int = 2) -> dict[int, int]:
 
 async def eventually(condition: Callable[[], object]) -> None:
     """Wait for a condition by polling it."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 
