@@ -14,6 +14,7 @@ import fanout
 from fanout.kafka import Cluster, KafkaSource, Security, open_writer
 from fanout.testing.kafka.cluster import KafkaCluster
 from tests.support.groups import KAFKA_CLUSTERS
+from tests.support.kafka.leaders import move_leaders
 from tests.support.kafka.transacting import reported
 
 if TYPE_CHECKING:
@@ -75,16 +76,19 @@ class Load:
 
 
 async def copy(cluster: KafkaCluster, source: str, target: str, load: Load) -> float:
-    """Copy the records of a topic exactly once; return the longest time without a commit."""
+    """Copy all records of a topic exactly once; return the longest time without a commit."""
     kafka = Cluster(cluster.bootstrap_servers, security=Security(protocol="PLAINTEXT"))
     reads = KafkaSource(cluster=kafka, topics=source)
     clock, copied, longest = asyncio.get_running_loop().time, 0, 0.0
+    put: int | None = None
     loading = asyncio.create_task(load.run())
     async with open_writer(kafka, target, transactional_id=target) as writer:
         resume = await writer.positions(reads)
         async with fanout.open(reads, resume=resume) as stream:
             last = clock()
-            while not loading.done() or copied < sum(load.confirmed.values()):
+            while put is None or copied < put:
+                if loading.done() and put is None:
+                    put = await asyncio.to_thread(count, cluster, source)
                 drained = await stream.drain(max_wait=0.2, first_wait=1.0)
                 for batch in drained.batches:
                     await writer.write(batch.records.select(["key", "value"]))
@@ -95,11 +99,25 @@ async def copy(cluster: KafkaCluster, source: str, target: str, load: Load) -> f
     return longest
 
 
-def read(cluster: KafkaCluster, topic: str) -> dict[str, list[int]]:
-    """Read what is committed, by another client than ours: the numbers of each key in order."""
+def consumer_of(cluster: KafkaCluster) -> Consumer:
+    """Return another client than ours, which reads what is committed."""
     options = {"group.id": "count", "isolation.level": "read_committed", "log_level": 0}
     servers = {"bootstrap.servers": cluster.bootstrap_servers, "enable.partition.eof": True}
-    consumer = Consumer(options | servers)
+    return Consumer(options | servers)
+
+
+def count(cluster: KafkaCluster, topic: str) -> int:
+    """Count the records of a topic that nobody has written to in transactions."""
+    consumer = consumer_of(cluster)
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    found = sum(consumer.get_watermark_offsets(each, 30.0)[1] for each in partitions)
+    consumer.close()
+    return found
+
+
+def read(cluster: KafkaCluster, topic: str) -> dict[str, list[int]]:
+    """Read what is committed: the numbers of each key in order."""
+    consumer = consumer_of(cluster)
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
     found: dict[str, list[int]] = defaultdict(list)
     ended: set[int | None] = set()
@@ -135,7 +153,7 @@ async def roll(cluster: KafkaCluster) -> None:
 
 async def move(cluster: KafkaCluster) -> None:
     for _ in range(3):
-        await asyncio.to_thread(cluster.move_leaders)
+        await asyncio.to_thread(move_leaders, cluster)
         await asyncio.sleep(1)
 
 
@@ -164,16 +182,24 @@ async def test_nothing_is_lost_repeated_or_out_of_order(
     load = Load(cluster, topic)
     copying = asyncio.create_task(copy(cluster, topic, f"{topic}-copy", load))
     await asyncio.sleep(3)
+    began = asyncio.get_running_loop().time()
     await fault(cluster)
+    lasted = asyncio.get_running_loop().time() - began
     await asyncio.sleep(3)
     load.end()
     longest = await copying
     # A commit is answered before all partitions have its marker.
     await reported(cluster, f"{topic}-copy")
-    # The job goes on while a node hangs that coordinated its transactions.
-    assert longest < HANGS
+    # The job goes on while a node hangs that coordinated its transactions. Where too few nodes run,
+    # it waits until they are back.
+    assert longest < (HANGS if fault is hang else HANGS + lasted)
+    put = await asyncio.to_thread(read, cluster, topic)
+    for key, confirmed in load.confirmed.items():
+        # librdkafka may put a record twice when leaders change
+        # (https://github.com/confluentinc/librdkafka/issues/4953).
+        assert [*dict.fromkeys(put[key])] == [*range(confirmed)], f"put of key {key}"
     copied = await asyncio.to_thread(read, cluster, f"{topic}-copy")
-    assert set(copied) == set(load.confirmed)
-    for key, count in load.confirmed.items():
-        assert copied[key] == [*range(count)], f"of key {key}"
+    assert set(copied) == set(put)
+    for key, numbers in put.items():
+        assert copied[key] == numbers, f"copied of key {key}"
     assert sum(load.confirmed.values()) > 500

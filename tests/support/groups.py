@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SPARK: Final = pytest.mark.xdist_group("Spark")
 SPARK_TABLES: Final = pytest.mark.xdist_group("Spark, by sinks and DataFrames")
+SPARK_LAKEHOUSES: Final = pytest.mark.xdist_group("Spark, by Delta and Iceberg")
 SPARK_CLUSTERS: Final = pytest.mark.xdist_group("Spark, by clusters")
 KAFKA_CLUSTERS: Final = pytest.mark.xdist_group("Kafka, by clusters")
 KAFKA_COMMANDS: Final = pytest.mark.xdist_group("Kafka, by commands and share groups")
@@ -25,7 +26,15 @@ KAFKA: Final = pytest.mark.xdist_group("Kafka")
 # The groups that take longest begin first, so that no process is left with one of them at the end.
 _FIRST: Final = tuple(
     mark.args[0]
-    for mark in (SPARK, SPARK_TABLES, SPARK_CLUSTERS, KAFKA_CLUSTERS, KAFKA_COMMANDS, KAFKA)
+    for mark in (
+        SPARK,
+        SPARK_TABLES,
+        SPARK_LAKEHOUSES,
+        SPARK_CLUSTERS,
+        KAFKA_CLUSTERS,
+        KAFKA_COMMANDS,
+        KAFKA,
+    )
 )
 
 

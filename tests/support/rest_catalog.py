@@ -145,7 +145,7 @@ def rest_catalog(properties: dict[str, str]) -> Iterator[RestCatalog]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         served.uri = f"http://127.0.0.1:{server.server_port}"
         try:

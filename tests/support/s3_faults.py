@@ -175,13 +175,24 @@ class _Request(BaseHTTPRequestHandler):
     upstream: str
     proxy: FaultyS3
     protocol_version = "HTTP/1.1"
+    # Else the kernel keeps each body for 40 ms, until the client has confirmed the head before it.
+    disable_nagle_algorithm = True
 
     @property
     def length(self) -> int:
         return int(self.headers.get("Content-Length") or 0)
 
     def read(self) -> bytes:
-        return self.rfile.read(self.length)
+        """Return the body, with its framing where the SDK of AWS for C++ sends it in chunks."""
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(self.length)
+        parts = [self.rfile.readline()]
+        while size := int(parts[-1].partition(b";")[0] or b"0", 16):
+            parts += self.rfile.read(size + len(b"\r\n")), self.rfile.readline()
+        # The trailer ends with an empty line; nothing at all is a client that is gone.
+        while parts[-1] not in (b"\r\n", b""):
+            parts.append(self.rfile.readline())
+        return b"".join(parts)
 
     def forward(self, *, without: str = "") -> tuple[int, dict[str, str], bytes]:
         headers = {

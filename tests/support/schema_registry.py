@@ -125,7 +125,7 @@ def embedded_registry(context: ssl.SSLContext | None = None) -> Iterator[Embedde
         server.socket = context.wrap_socket(server.socket, server_side=True)
     scheme = "http" if context is None else "https"
     registry.url = f"{scheme}://127.0.0.1:{server.server_address[1]}{place}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield registry

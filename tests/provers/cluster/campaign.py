@@ -199,14 +199,24 @@ class _Campaign:
 
     async def _finish(self) -> None:
         """Wait until everything that was put has come out."""
-        due = sum(self._load.confirmed.values())
         deadline = time.monotonic() + _RECOVER
         while time.monotonic() < deadline:
-            read = sum(self._source.seen.next.values())
-            if read >= due and len(self._share.seen.times) >= due:
+            if await self._is_out():
                 break
             await asyncio.sleep(_LOOK)
         await asyncio.sleep(_SETTLE)
+
+    async def _is_out(self) -> bool:
+        """Return whether each of our roles has what was put."""
+        due = sum(self._load.confirmed.values())
+        read = sum(self._source.seen.next.values())
+        if min(read, len(self._share.seen.times)) < due:
+            return False
+        shuffled = self._shuffle.seen.next
+        if any(shuffled[key] < count for key, count in self._shuffle.counts.items()):
+            return False
+        copied = await asyncio.to_thread(count_topic, self._cluster.bootstrap_servers, "out")
+        return sum(copied.next.values()) >= due
 
     def _count(self, *, spark: bool) -> None:
         servers, found = self._cluster.bootstrap_servers, self._report.counts

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from fanout.kafka.protocol.connections import CallTimeouts, open_connections
 from fanout.kafka.protocol.messages.cluster_state import QuorumRequest
 from tests.provers.cluster.roles import cluster_of
+from tests.support.kafka.leaders import move_leaders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,7 +81,7 @@ def _restart_all(cluster: KafkaCluster, random: Random) -> None:
 
 def _move(cluster: KafkaCluster, _: Random) -> None:
     for _time in range(3):
-        cluster.move_leaders()
+        move_leaders(cluster)
         time.sleep(2)
 
 

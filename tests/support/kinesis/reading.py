@@ -18,6 +18,7 @@ from fanout.core.backoff import Backoff
 from fanout.kinesis import KinesisSource
 from fanout.kinesis.aws.error_hints import code_of
 from fanout.testing.kinesis.credentials import REGION
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -133,7 +134,7 @@ class Reader:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until something is true; raise the failure of the stream if it fails before."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 if self.failure is not None:
                     raise self.failure
@@ -152,7 +153,7 @@ class Reader:
 
 async def eventually(condition: Callable[[], object]) -> None:
     """Wait for something that only shows where it happens: at a server, or in the network."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 

@@ -94,12 +94,14 @@ class Link:
         is_cut: Whether nothing passes, in neither direction.
         delay: Seconds that each frame takes.
         loss: The part of the frames that are lost.
+        on_drop: Is called with each frame that does not pass, in the link's thread.
     """
 
     def __init__(self, ends: tuple[int, int], random: Random) -> None:
         self.is_cut = False
         self.delay = 0.0
         self.loss = 0.0
+        self.on_drop: Callable[[bytes], object] = lambda _: None
         self._ends = ends
         self._random = random
         self._stop, self._stopped = os.pipe()
@@ -126,14 +128,18 @@ class Link:
             for end in readable:
                 frame = os.read(end, _FRAME)
                 carried += 1
-                if self._random.random() >= self.loss:
-                    due = time.monotonic() + self.delay
-                    heapq.heappush(under_way, (due, carried, across[end], frame))
+                if self._random.random() < self.loss:
+                    self.on_drop(frame)
+                    continue
+                due = time.monotonic() + self.delay
+                heapq.heappush(under_way, (due, carried, across[end], frame))
             while under_way and under_way[0][0] <= time.monotonic():
                 _, _, end, frame = heapq.heappop(under_way)
-                if not self.is_cut:
-                    with suppress(OSError):  # the host has just ended
-                        os.write(end, frame)
+                if self.is_cut:
+                    self.on_drop(frame)
+                    continue
+                with suppress(OSError):  # the host has just ended
+                    os.write(end, frame)
 
 
 @final

@@ -9,6 +9,7 @@ import pytest
 from fanout.errors import SetupError
 from tests.jars.fetch import delta_set, iceberg_set, spark_jars
 from tests.support.delta_table import DELTA_SETTINGS
+from tests.support.groups import SPARK_LAKEHOUSES, SPARK_TABLES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +24,17 @@ ICEBERG_SETTINGS: Final[dict[str, str]] = {
 }
 _SETTINGS: Final = {"delta": DELTA_SETTINGS, "iceberg": ICEBERG_SETTINGS}
 _SETS: Final = {"delta": delta_set, "iceberg": iceberg_set}
+
+
+def _have_jars(name: str) -> bool:
+    try:
+        return bool(spark_jars(_SETS[name]()))
+    except SetupError:
+        return False
+
+
+LAKEHOUSES: Final = SPARK_LAKEHOUSES if any(map(_have_jars, _SETS)) else SPARK_TABLES
+"""The group of tests that skip where no format has jars: there they start no Spark of their own."""
 
 
 def format_settings(warehouse: Path) -> dict[str, str]:
