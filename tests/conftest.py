@@ -74,7 +74,7 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False  # the order is that of pytest_collection_modifyitems
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if config.option.numprocesses and reporter is not None:
+    if config.getoption("numprocesses", None) and reporter is not None:
         config.pluginmanager.register(ProgressLine(reporter))
         config.stash[_GROUPS] = TemporaryDirectory(prefix="fanout-groups-")
         config.add_cleanup(config.stash[_GROUPS].cleanup)
@@ -89,15 +89,19 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# This one and the next two are hooks of pytest-xdist: `-p no:xdist` leaves pytest without them.
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Run two more processes than there are cores: tests often wait for servers."""
-    return 2 + (os.cpu_count() or 1)
+    """Run four more processes than there are cores: tests often wait for servers."""
+    return 4 + (os.cpu_count() or 1)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
     return Groups(config, log)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     node.workerinput["groups"] = node.config.stash[_GROUPS].name
 

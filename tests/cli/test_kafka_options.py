@@ -157,10 +157,10 @@ def test_a_dead_broker_is_an_error_within_the_timeout_also_with_no_token(
     command: list[str], checkpoint: str, unused_tcp_port: int
 ) -> None:
     dead = f"127.0.0.1:{unused_tcp_port}"
-    given = ["--bootstrap-servers", dead, "--connect-timeout", "1"]
+    given = ["--bootstrap-servers", dead, "--connect-timeout", "3"]
     says = (
         f"the cluster cannot be reached: {dead}: no server listens; check that the broker runs, "
-        "and the port (tried with the protocol PLAINTEXT for --connect-timeout 1 seconds)"
+        "and the port (tried with the protocol PLAINTEXT for --connect-timeout 3 seconds)"
     )
     assert run(command, checkpoint, *given) == (2, says)
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from typer.testing import Result
 
 # Servers that do not answer are given up soon.
-SHORT = ["--connect-timeout", "0.2"]
+SHORT = ["--connect-timeout", "3"]
 MONTH = 31 * 24 * 3600 * 1000
 
 
@@ -418,7 +418,7 @@ def test_a_second_signal_ends_it_at_once_while_the_service_does_not_answer(
         )
 
     def at(endpoint: str) -> list[str]:
-        options = [f"endpoint={endpoint}", "region=us-east-1"]
+        options = [f"endpoint={endpoint}", "region=us-east-1", "timeout=180s"]
         return command + [part for one in options for part in ("--storage-option", one)]
 
     with faulty_s3(s3) as proxy:
@@ -436,7 +436,7 @@ def test_a_second_signal_ends_it_at_once_while_the_service_does_not_answer(
         f"fanout land: a second signal came, {number.name}: the command ends at once; the next one "
         f"continues after the last entry\n"
     )
-    assert took < 5  # a request is given up after 10 s
+    assert took < PATIENCE  # a request is given up after 180 s
     entry, total = landed(*at(s3))
     assert (entry["rows"], total["rows"]) == (8, 8)
 

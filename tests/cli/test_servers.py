@@ -140,8 +140,9 @@ def test_the_example_of_kafka_works_and_sigterm_ends_the_broker(tmp_path: Path) 
 
 @pytest.mark.long
 def test_ctrl_c_ends_a_server_and_its_port_can_be_used_again(tmp_path: Path) -> None:
-    with running(tmp_path, "kinesis-server", "--port", "0") as server:
-        port = server.address[1]
+    (port,) = free_ports(1)
+    with running(tmp_path, "kinesis-server", "--port", str(port)) as server:
+        assert server.address == ("127.0.0.1", port)
         assert server.end(signal.SIGINT) == (0, "", "")
     with running(tmp_path, "kinesis-server", "--port", str(port)) as server:
         assert server.address == ("127.0.0.1", port)
@@ -149,9 +150,7 @@ def test_ctrl_c_ends_a_server_and_its_port_can_be_used_again(tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_a_broker_that_ends_by_itself_is_told_with_1(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     with running(tmp_path, "kafka-broker", "--port", str(port)) as server:
         assert server.address == ("127.0.0.1", port)
         (java,) = [

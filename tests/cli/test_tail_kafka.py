@@ -137,4 +137,4 @@ def test_new_records_come_until_ctrl_c_and_no_group_is_left(kafka_broker: KafkaB
         assert process.communicate(timeout=PATIENCE)[1] == ""
     assert process.returncode == 130
     left = {group.group_id for group in admin.list_consumer_groups().result(20).valid}
-    assert left == groups
+    assert left <= groups

@@ -21,6 +21,7 @@ from fanout.decoding.registry import Found
 from fanout.errors import OptionError, RetryLaterError, SetupError
 from tests.decoding.test_avro import read
 from tests.support.avro_records import ORDER, ORDERS, written
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -246,24 +247,29 @@ def test_an_id_ends_with_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [version]
 
 
-async def test_it_is_asked_off_the_loop(registry: GlueSchemaRegistry, glue: Any) -> None:
+async def test_it_is_asked_off_the_loop(
+    registry: GlueSchemaRegistry, glue: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     version = create(glue, registry, "orders", ORDER, "AVRO")
     payloads = pa.array(framed(version, written(ORDER, ORDERS)))
     decode = Avro(ORDER, registry=registry)
     with pytest.raises(RetryLaterError, match=r"await prepare\(records\) of the decoder"):
         decode.read(payloads)
-    ticks = 0
+    ask, ticked = GlueSchemaRegistry._ask, threading.Event()
+
+    def ask_after_ticks(registry: GlueSchemaRegistry, number: UUID) -> Found:
+        assert ticked.wait(PATIENCE), "the loop stands still"
+        return ask(registry, number)
 
     async def tick() -> None:
-        nonlocal ticks
-        while True:
+        for _ in range(4):
             await asyncio.sleep(0.001)
-            ticks += 1
+        ticked.set()
 
-    ticking = asyncio.create_task(tick())
-    await decode.fetch(payloads)
-    ticking.cancel()
-    assert ticks > 3
+    monkeypatch.setattr(GlueSchemaRegistry, "_ask", ask_after_ticks)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(tick())
+        await decode.fetch(payloads)
     assert decode.read(payloads)[0].to_pylist() == ORDERS
 
 

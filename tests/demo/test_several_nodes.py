@@ -14,6 +14,7 @@ from fanout.demo.kafka import start_kafka
 from fanout.demo.options import STREAM
 from fanout.demo.plan import Action, Kind
 from fanout.testing.trials.records import RecordProducer, read_number
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ def numbers(servers: str, count: int) -> Counter[int | None]:
     consumer.assign([TopicPartition(STREAM, number, 0) for number in range(2)])
     found: Counter[int | None] = Counter()
     while found.total() < count:
-        (message,) = consumer.consume(1, 20)
+        (message,) = consumer.consume(1, PATIENCE)
         assert message.error() is None
         value = message.value() or b""
         key = (message.key() or b"").decode()

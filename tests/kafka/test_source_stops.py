@@ -150,7 +150,7 @@ async def test_a_bounded_read_ends_before_an_open_transaction(topic: Topic) -> N
     mixed.put(2)
     first = await mixed.read()
     assert first.log == {0: expected}
-    writer.commit_transaction(20)
+    mixed.end_transaction(writer)
     second = await mixed.read(resume=first.stream.positions)
     assert first.log[0] + second.log[0] == sorted(mixed.log[0])
 

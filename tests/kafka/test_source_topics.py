@@ -11,6 +11,7 @@ import pytest
 import fanout
 from fanout.core.checkpoint import Checkpoint
 from fanout.errors import CheckpointError, PositionError, ServiceError, SplitFailedError
+from fanout.kafka.intervals import KAFKA_INTERVALS
 from tests.support.kafka.topics import Topic, eventually, new_topic
 
 if TYPE_CHECKING:
@@ -339,16 +340,20 @@ async def test_a_larger_topic_of_the_same_name_is_told_while_it_is_read(
     topic: Topic, *, allowed: bool
 ) -> None:
     loss = {"on_data_loss": "earliest"} if allowed else {}
-    async with topic.reading(**loss) as reader:
-        await reader.has(10)
-        again = await asyncio.to_thread(_replace, topic, 20)
-        if allowed:
-            await reader.has(30)
-            assert reader.log[0][10:] == again.log[0]
-        else:
-            failure = await reader.failed()
-            assert "was deleted and created anew" in str(failure)
-            assert reader.count == 10
+    # Between the two topics there is none for a while: that alone is not to be the loss.
+    seconds = KAFKA_INTERVALS.current.loss_confirmed_after if allowed else 5.0
+    intervals = replace(KAFKA_INTERVALS.current, loss_confirmed_after=seconds)
+    with KAFKA_INTERVALS.replaced(intervals):
+        async with topic.reading(**loss) as reader:
+            await reader.has(10)
+            again = await asyncio.to_thread(_replace, topic, 20)
+            if allowed:
+                await reader.has(30)
+                assert reader.log[0][10:] == again.log[0]
+            else:
+                failure = await reader.failed()
+                assert "was deleted and created anew" in str(failure)
+                assert reader.count == 10
 
 
 LATER = "A topic is deleted and created again between two runs, however many records it has then"

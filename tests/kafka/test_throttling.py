@@ -24,11 +24,12 @@ from fanout.kafka.reading.consumer_options import ConsumerOptions
 from fanout.kafka.reading.fetcher import Fetcher
 from fanout.kafka.reading.transport import Fetched, PartitionFetch, Throttled
 from fanout.testing.virtual_time.loop import running_loop, simulate
-from tests.kafka.protocol.listeners import listening
+from tests.kafka.protocol.listeners import ChangingTimeouts, listening
 from tests.kafka.protocol.peer import frame
 from tests.support.kafka.brokers import HERE
 from tests.support.kafka.scripted_cluster import ScriptedCluster, ScriptedSource
 from tests.support.kafka.topics import new_topic
+from tests.support.kafka.transacting import reported
 from tests.support.virtual_time import in_virtual_time
 
 if TYPE_CHECKING:
@@ -197,13 +198,14 @@ async def test_a_request_waits_until_the_broker_reads_it() -> None:
                 answer = ApiVersionResponse_v0(0, [(MetadataRequest.API_KEY, 0, 5), (18, 0, 0)])
             writer.write(frame(number, answer.encode()))
 
-    options = ConsumerOptions(request_timeout=0.5)
+    timeouts = ChangingTimeouts(30.0)
     async with listening(serve) as server:
         cluster = Cluster(f"{server.host}:{server.port}", security=HERE)
-        async with open_connections(cluster, options) as connections:
+        async with open_connections(cluster, timeouts) as connections:
             for _ in range(2):
                 await connections.send_to_any(MetadataRequest([]))
             assert arrived[1] - arrived[0] >= 0.29
+            timeouts.request_timeout = 0.5
             with pytest.raises(RequestTimedOutError, match=r"exceeded a quota") as caught:
                 await connections.send_to_any(MetadataRequest([]))
             assert "accepts no request for another" in str(caught.value)
@@ -257,6 +259,7 @@ async def test_a_writer_that_is_throttled_writes_each_record_once(
             written += len(rows)
         await writer.write([{"key": f"{written}", "value": "last"}])
         await writer.commit()
+    await reported(broker, "throttled")
     reader = await topic.read()
     keys = [key for batch in reader.batches for key in batch.records["key"].to_pylist()]
     assert sorted(map(int, keys)) == [*range(written + 1)]

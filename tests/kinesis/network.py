@@ -69,10 +69,11 @@ class Network:
 
 
 async def whole(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Carry all bytes."""
-    while data := await source.read(1 << 16):
-        sink.write(data)
-        await sink.drain()
+    """Carry all bytes, until one of the two is gone."""
+    with suppress(ConnectionError):
+        while data := await source.read(1 << 16):
+            sink.write(data)
+            await sink.drain()
 
 
 def cut(after: int, *, reset: bool = False) -> Carrier:

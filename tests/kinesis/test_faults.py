@@ -99,11 +99,11 @@ async def test_after_a_silence_every_record_arrives_once_and_in_order(
 async def test_an_event_loop_blocked_by_user_code_is_not_taken_for_a_silent_service(
     stream: Stream,
 ) -> None:
-    async with stream.reading(silence_timeout=1.0) as reader:
+    async with stream.reading(silence_timeout=3.5) as reader:
         stream.put(1)
         await reader.has(1)
         stream.put(3)
-        time.sleep(1.5)  # noqa: ASYNC251 - it blocks the loop, as code that never awaits does
+        time.sleep(4.5)  # noqa: ASYNC251 - it blocks the loop, as code that never awaits does
         await reader.has(4)
     assert reader.log == stream.log
     assert reader.causes == []

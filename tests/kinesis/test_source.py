@@ -33,6 +33,7 @@ from fanout.testing.faults import (
 )
 from fanout.testing.kinesis.rules import KinesisRules
 from tests.support.kinesis.reading import FIRST, Stream, client, eventually, next_second, session
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -463,7 +464,7 @@ async def test_plain_http_to_another_machine_is_refused_where_the_environment_na
     "rules", [replace(KinesisRules.fast(), consumer_creating=0.3)], ids=["slow consumers"]
 )
 async def test_a_new_consumer_is_waited_for_however_large_the_backoff(stream: Stream) -> None:
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(PATIENCE):
         async with stream.open(backoff=Backoff(base=3600, cap=3600)) as opened:
             stream.put(1)
             await anext(opened)
@@ -476,7 +477,7 @@ async def nothing_left(stream: Stream) -> AsyncIterator[None]:
     tasks, before, threads = asyncio.all_tasks(), _sockets(stream), _threads()
     yield
     assert asyncio.all_tasks() == tasks
-    assert _threads() == threads
+    assert _threads() <= threads
     # asyncio closes a socket in the next turn of the loop; the server learns it from the network.
     await eventually(lambda: _sockets(stream) <= before)
     await eventually(lambda: not stream.server.statistics().open_subscriptions)

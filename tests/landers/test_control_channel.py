@@ -20,6 +20,7 @@ from fanout.landers.channel import ChannelClosedError
 from fanout.landers.control_client import connect
 from fanout.landers.control_server import ControlServer
 from tests.landers.control_peers import SECRET, Received, Served, echo, others
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -221,17 +222,21 @@ async def test_a_port_that_nothing_listens_on_is_named() -> None:
 
 
 async def test_a_driver_that_does_not_answer_is_named() -> None:
-    async def ignore(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers.append(writer)
+    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        ended.set()
 
-    writers: list[asyncio.StreamWriter] = []
+    ended = asyncio.Event()
     async with await asyncio.start_server(ignore, HOST, 0) as silent:
         host, port = silent.sockets[0].getsockname()
         with pytest.raises(SetupError, match=rf"driver at {host}:{port}: no answer within 0\.2 s"):
             async with connect((host, port), SECRET, connect_timeout=0.2):
                 pass
-        for writer in writers:
-            writer.close()
+        # A connection that is still to be accepted would be left behind.
+        async with asyncio.timeout(PATIENCE):
+            await ended.wait()
 
 
 @pytest.mark.parametrize(

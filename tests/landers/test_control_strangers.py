@@ -103,7 +103,8 @@ async def test_silence_ends_after_the_deadline(
     served: Served,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 0.2)
+    # An upgrade has to be within it.
+    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 2.0 if upgraded else 0.2)
     async with stranger(server) as peer:
         if upgraded:
             await peer.upgrade()
@@ -131,7 +132,7 @@ async def test_what_is_no_proof_is_refused(
     served: Served,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 2.0)  # the upgrade is within it
     async with stranger(server) as peer:
         await peer.upgrade()
         peer.send(*sent)

@@ -17,11 +17,13 @@ from pyspark.sql import SparkSession
 
 from fanout.errors import OptionError
 from fanout.landing.storage.local_storage import LocalStorage
+from fanout.spark.landers import jobs
 from fanout.spark.landers.checks import check_landers
 from fanout.spark.landers.jobs import LanderJobs
 from fanout.testing.spark.class_archive import java_options
 from fanout.testing.spark.session import jvm_pid, small_settings
 from tests.spark.lander_work import Ends, LanderWork
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +89,8 @@ class Driver:
 
 
 def main(output: TextIO, master: str, cores: str, directory: str) -> None:
+    # To wait for landers in vain takes longer than a test allows.
+    jobs._JOBS_END = jobs._TASKS_END = 1.5 * PATIENCE  # type: ignore[misc]
     spark = (
         SparkSession.builder.master(master)
         .config(map=small_settings())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.spark.harness import Recorder, fanout_threads
+from tests.support.spark.harness import PATIENCE, Recorder, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     Start = Callable[..., FanOutQuery]
 
 pytestmark = pytest.mark.spark
-
-END = 20.0
 
 
 def put(kinesis: KinesisServer, first: int, count: int) -> set[bytes]:
@@ -36,7 +34,7 @@ def test_a_backlog_is_read_in_full_batches_and_the_query_ends(
     sent = put(kinesis, 0, 300)
     recorder = Recorder()
     query = start(orders, recorder, available_now=True, max_records=100)
-    assert query.await_termination(END)
+    assert query.await_termination(PATIENCE)
     received = [row.data for row in recorder.rows]
     assert len(received) == 300
     assert {bytes(data) for data in received} == sent
@@ -53,7 +51,7 @@ def test_the_children_of_a_reshard_belong_to_it(
     kinesis.merge_shards("orders", "shardId-000000000001", "shardId-000000000003")
     sent |= put(kinesis, 50, 50)
     recorder = Recorder()
-    assert start(orders, recorder, available_now=True).await_termination(END)
+    assert start(orders, recorder, available_now=True).await_termination(PATIENCE)
     assert {bytes(row.data) for row in recorder.rows} == sent
     assert len(recorder.rows) == 100
 
@@ -63,10 +61,10 @@ def test_a_run_that_reads_only_the_end_of_a_shard_stores_it(
     start: Start, kinesis: KinesisServer, orders: KinesisSource, checkpoint: str
 ) -> None:
     put(kinesis, 0, 50)
-    assert start(orders, Recorder(), available_now=True).await_termination(END)
+    assert start(orders, Recorder(), available_now=True).await_termination(PATIENCE)
     kinesis.split_shard("orders", "shardId-000000000000")
     recorder = Recorder()
-    assert start(orders, recorder, available_now=True).await_termination(END)
+    assert start(orders, recorder, available_now=True).await_termination(PATIENCE)
     assert recorder.calls == []
     newest = max(Path(checkpoint, "fanout", "batches").iterdir())
     splits = json.loads(newest.read_text())["positions"]["splits"]
@@ -77,7 +75,7 @@ def test_a_run_that_reads_only_the_end_of_a_shard_stores_it(
         "shardId-000000000003": False,
     }
     new = put(kinesis, 50, 20)
-    assert start(orders, recorder, available_now=True).await_termination(END)
+    assert start(orders, recorder, available_now=True).await_termination(PATIENCE)
     assert {bytes(row.data) for row in recorder.rows} == new
 
 
@@ -95,7 +93,7 @@ def test_it_ends_while_a_producer_is_running(
     producer = threading.Thread(target=produce)
     producer.start()
     try:
-        ended = start(orders, recorder, available_now=True).await_termination(END)
+        ended = start(orders, recorder, available_now=True).await_termination(PATIENCE)
     finally:
         enough.set()
         producer.join()
@@ -109,9 +107,9 @@ def test_the_next_run_goes_on_where_the_last_one_ended(
 ) -> None:
     first, second = Recorder(), Recorder()
     put(kinesis, 0, 50)
-    assert start(orders, first, available_now=True).await_termination(END)
+    assert start(orders, first, available_now=True).await_termination(PATIENCE)
     new = put(kinesis, 50, 20)
-    assert start(orders, second, available_now=True).await_termination(END)
+    assert start(orders, second, available_now=True).await_termination(PATIENCE)
     assert {bytes(row.data) for row in second.rows} == new
     assert len(second.rows) == 20
 
@@ -121,10 +119,10 @@ def test_a_run_with_nothing_new_ends_without_a_call(
     start: Start, kinesis: KinesisServer, orders: KinesisSource
 ) -> None:
     put(kinesis, 0, 20)
-    assert start(orders, Recorder(), available_now=True).await_termination(END)
+    assert start(orders, Recorder(), available_now=True).await_termination(PATIENCE)
     recorder = Recorder()
     query = start(orders, recorder, available_now=True)
-    assert query.await_termination(END)
+    assert query.await_termination(PATIENCE)
     assert recorder.calls == []
     assert query.progress().batches == 0
 
@@ -132,5 +130,5 @@ def test_a_run_with_nothing_new_ends_without_a_call(
 @pytest.mark.long
 def test_a_run_on_an_empty_stream_ends(start: Start, orders: KinesisSource) -> None:
     recorder = Recorder()
-    assert start(orders, recorder, available_now=True).await_termination(END)
+    assert start(orders, recorder, available_now=True).await_termination(PATIENCE)
     assert recorder.calls == []

@@ -28,7 +28,7 @@ from fanout.errors import (
 from fanout.landing.log.columns import encode_schema
 from fanout.spark import foreach_batch
 from tests.support.manual_source import SCHEMA, ManualSource
-from tests.support.spark.harness import Recorder, fail, fanout_threads
+from tests.support.spark.harness import PATIENCE, Recorder, fail, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,7 +98,7 @@ def unfinished(source: ManualSource, root: Path, unfinished_once: Path) -> Path:
 
 def ends_with(error: type[FanOutError], query: FanOutQuery, match: str) -> None:
     with pytest.raises(error, match=match):
-        query.await_termination(20)
+        query.await_termination(PATIENCE)
     assert fanout_threads() == []
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.patience import PATIENCE
 from tests.support.spark.hosts import network
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ def datagrams(host: Host) -> socket.socket:
     def bound() -> socket.socket:
         one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         one.bind((host.address, 7))
-        one.settimeout(5)
+        one.settimeout(PATIENCE)
         return one
 
     return host.call(bound)
@@ -52,10 +54,18 @@ def test_a_link_is_cut_slow_or_lossy_and_well_again(hosts: Network) -> None:
         link.delay = 0.2
         assert arrives(near, b"slow") >= 0.2
         link.delay = 0.0
+        dropped = threading.Event()
+
+        def drop(frame: bytes) -> None:
+            if b"lost" in frame:  # the kernel sends frames of its own
+                dropped.set()
+
+        link.on_drop = drop
         for kind in ("loss", "is_cut"):
+            dropped.clear()
             setattr(link, kind, 1)
             near.sendto(b"lost", (hosts.driver.address, 7))
-            time.sleep(0.1)  # the link drops it when it comes by
+            assert dropped.wait(PATIENCE)
             setattr(link, kind, 0)
             arrives(far, b"by another link")
             arrives(near, b"mended")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.spark.doomed_driver import MOMENTS, from_kafka, run_and_kill
 from tests.support.kafka.topics import Topic, transactional
-from tests.support.spark.harness import Recorder
+from tests.support.spark.harness import PATIENCE, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -74,7 +74,7 @@ def finish(start: Start, topic: Topic, killed: Path) -> Recorder:
         max_records=20,
         available_now=True,
     )
-    assert query.await_termination(30)
+    assert query.await_termination(PATIENCE)
     rows = [(row.partition, row.offset, bytes(row.value)) for row in recorder.rows]
     written = {(number, *record) for number, log in topic.log.items() for record in log}
     assert sorted(rows) == sorted(written)

@@ -98,7 +98,7 @@ def running(local_cluster: Running) -> Running:
 def left(running: Running) -> None:
     """Leave the context, and look that no Python worker of a landers is there."""
     attempts = running.both()
-    assert running.ask("leave") < 10
+    assert running.ask("leave") < PATIENCE
     # Spark calls a task ended once it has told its daemon to kill the worker.
     eventually(lambda: not any(attempt.lives for attempt in attempts))
     assert running.ask("ends") == []
@@ -162,7 +162,7 @@ def test_the_end_of_the_jvm_ends_the_landers(tmp_path: Path) -> None:
         attempts = running.both()
         os.kill(running.ask("jvm"), signal.SIGKILL)
         eventually(lambda: not any(attempt.lives for attempt in attempts))
-        assert running.ask("leave") < 10
+        assert running.ask("leave") < PATIENCE
         ends = running.ask("ends")
         running.process.kill()
     assert sorted(ends) == [
@@ -175,7 +175,7 @@ def test_the_end_of_the_session_ends_the_landers(tmp_path: Path) -> None:
         attempts = running.both()
         running.ask("stop")
         eventually(lambda: not any(attempt.lives for attempt in attempts))
-        assert running.ask("leave") < 10
+        assert running.ask("leave") < PATIENCE
         ends = running.ask("ends")
     assert sorted(ends) == [
         [lander, f"the Spark session was stopped under lander {lander}"] for lander in (0, 1)

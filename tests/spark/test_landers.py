@@ -34,7 +34,7 @@ from fanout.testing.faults import CutConnection
 from tests.support.avro_records import ORDER, ORDERS, framed, written
 from tests.support.pages import defined_by, python_blocks
 from tests.support.schema_registry import embedded_registry
-from tests.support.spark.harness import Recorder, eventually
+from tests.support.spark.harness import PATIENCE, Recorder, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -220,7 +220,7 @@ def test_a_lander_that_cannot_begin_ends_the_query(
         del spark.sparkContext.environment[name]
     query = start(source, Recorder(), landing=LANDING)
     with pytest.raises(SetupError, match=r"a lander on .* cannot begin: no AWS credentials"):
-        query.await_termination(30)
+        query.await_termination(PATIENCE)
 
 
 @pytest.mark.prove
@@ -229,14 +229,14 @@ def test_the_failure_of_a_split_is_the_querys(
 ) -> None:
     kinesis.put_records("orders", numbered(0, 10))
     recorder = Recorder()
-    start(source, recorder, landing=LANDING, available_now=True).await_termination(30)
+    start(source, recorder, landing=LANDING, available_now=True).await_termination(PATIENCE)
     assert numbers(recorder) == list(range(10))
     kinesis.put_records("orders", numbered(10, 10))
     kinesis.expire("orders")
     kinesis.put_records("orders", numbered(20, 10))
     query = start(source, recorder, landing=LANDING)
     with pytest.raises(SplitFailedError, match=r"past the stream's retention, .*; on_data_loss="):
-        query.await_termination(30)
+        query.await_termination(PATIENCE)
 
 
 class FullDisk(KinesisSource):  # type: ignore[misc]
@@ -254,7 +254,7 @@ def test_a_lander_that_always_fails_ends_the_query(start: Start, source: Kinesis
     options = {one.name: getattr(source, one.name) for one in fields(source) if one.init}
     query = start(FullDisk(**options), Recorder(), landing=LANDING)
     with pytest.raises(SetupError, match="lander 0 has failed 4 times in a row") as caught:
-        query.await_termination(60)
+        query.await_termination(PATIENCE)
     assert "lander 0 failed: OSError: [Errno 28] No space left on device; " in str(caught.value)
     assert isinstance(caught.value.__cause__, LanderFailedError)
 
@@ -287,7 +287,7 @@ def test_a_lander_that_is_cancelled_in_spark_ends_the_query(
         rf"lander 0 was cancelled in Spark \(Job {job} cancelled .*\), and nothing else reads"
     )
     with pytest.raises(LanderCancelledError, match=cancelled):
-        query.await_termination(30)
+        query.await_termination(PATIENCE)
     kinesis.put_records("orders", numbered(100, 100))
     start(source, recorder, landing=LANDING)
     recorder.wait_for_rows(200)

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 from fanout.errors import BatchFailedError, FanOutError, SplitFailedError
 from fanout.kinesis import KinesisSource
 from fanout.testing.faults import CutConnection
-from tests.support.spark.harness import Recorder, eventually, fail
+from tests.support.spark.harness import PATIENCE, Recorder, eventually, fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +88,7 @@ def test_a_key_that_the_producer_left_out_is_null(
         found.update((bytes(row.data), row.partitionKey) for row in df.collect())
 
     kinesis.put_records("orders", [(None, b"1"), ("ann", b"2"), (None, b"3")])
-    assert start(orders, handler, available_now=True).await_termination(30)
+    assert start(orders, handler, available_now=True).await_termination(PATIENCE)
     assert found == {b"1": None, b"2": "ann", b"3": None}
 
 
@@ -103,7 +103,7 @@ def test_two_tasks_share_a_large_batch(
 
     kinesis.put_records("orders", ((str(n), b"x" * 10_000) for n in range(1200)))
     query = start(orders, handler, available_now=True, max_wait=10.0, max_bytes=16_000_000)
-    assert query.await_termination(30)
+    assert query.await_termination(PATIENCE)
     assert sum(shares) == 1200
     assert len([rows for rows in shares if rows > 100]) >= 2
 
@@ -215,7 +215,7 @@ def test_a_query_outlives_its_consumer_but_not_its_stream(
         recorder.wait_for_rows(2)
         client.delete_stream(StreamName="orders", EnforceConsumerDeletion=True)
     with pytest.raises(FanOutError, match=r"it was deleted|may have been deleted"):
-        query.await_termination(20)
+        query.await_termination(PATIENCE)
     assert query.exception() is not None
 
 
@@ -238,7 +238,7 @@ def test_records_that_expired_while_a_query_was_down_end_it_or_are_a_gap(
     kinesis.expire("orders")
     last = put()
     with pytest.raises(SplitFailedError, match=r"past the stream's retention, .*; on_data_loss="):
-        start(orders, recorder).await_termination(20)
+        start(orders, recorder).await_termination(PATIENCE)
     query = start(replace(orders, on_data_loss="earliest"), recorder)
     recorder.wait_for_rows(12)
     assert sorted(row.sequenceNumber for row in recorder.rows) == sorted(first + last)
@@ -273,7 +273,7 @@ def test_a_secret_is_nowhere(
     kinesis.put_records("orders", [(f"key-{RECORD}", RECORD.encode())])
     query = start(source, handler)
     with pytest.raises(BatchFailedError) as caught:
-        query.await_termination(20)
+        query.await_termination(PATIENCE)
     lines = [repr(source), repr(query), str(query.statistics()), *plans, *caplog.messages]
     lines += traceback.format_exception(caught.value)
     assert "Scan parquet" in plans[0] or "FileScan parquet" in plans[0]

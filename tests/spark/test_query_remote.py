@@ -12,7 +12,7 @@ from fanout.landing.claims import Ownership, claim
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from tests.support.manual_source import Acknowledged, ManualSource, Subscribed
-from tests.support.spark.harness import Gate, Recorder, eventually, fail, fanout_threads
+from tests.support.spark.harness import PATIENCE, Gate, Recorder, eventually, fail, fanout_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ def test_a_query_that_a_newer_run_overtook_writes_nothing_more_and_acknowledges_
         source.put(b"two")
         gate.open()
         with pytest.raises(CheckpointError, match=r"taken over by a newer run.*this run stops"):
-            query.await_termination(20)
+            query.await_termination(PATIENCE)
     assert gate.sequences == [1]
     # Its own entry names the first record, which its handler was done with; not so the second.
     assert source.trace == [Acknowledged({"a": Cursor(1)})]
@@ -104,7 +104,7 @@ def test_an_idle_query_that_a_newer_run_overtook_ends(
     query = start(source, Recorder())
     with closing(open_storage(spark, checkpoint)) as storage, claim(storage, JvmProcess(spark)):
         with pytest.raises(CheckpointError, match=r"taken over by a newer run.*this run stops"):
-            query.await_termination(20)
+            query.await_termination(PATIENCE)
         assert fanout_threads() == []
 
 
@@ -139,7 +139,7 @@ def test_a_newer_query_of_the_same_session_replaces_the_older_one(
     older.wait_for_rows(1)
     start(source, newer)
     with pytest.raises(CheckpointError, match="taken over by a newer run"):
-        query.await_termination(20)
+        query.await_termination(PATIENCE)
     source.put(b"two")
     newer.wait_for_rows(1)
     assert older.sequences == [1]

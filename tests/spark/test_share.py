@@ -104,12 +104,13 @@ def test_a_handler_that_is_slower_than_the_lock_holds_no_locks_and_repeats_nothi
     query = start(source, gate, max_records=2000)
     gate.wait_until_entered()
     eventually(lambda: lent(query).accepted >= 2000 and not lent(query).pending_records)
+    before = lent(query)  # on a busy machine a lock may have expired until here
     threading.Event().wait(3.5)  # a lock lasts 3 s
     held = lent(query)
     gate.open()
     gate.wait_for_rows(RECORDS)
     query.stop()
-    assert (held.pending_records, held.expired) == (0, 0)
+    assert (held.pending_records, held.expired) == (0, before.expired)
     assert held.accepted < RECORDS
     assert places(gate.rows) == written(topic)
 

@@ -215,7 +215,6 @@ def kinesis() -> Iterator[KinesisServer]:
         yield server
 
 
-@pytest.mark.timeout(120)  # six queries are started, and started again
 def test_sums_by_user_are_those_of_kinesis_although_both_sides_fail(
     kinesis: KinesisServer,
     orders: KinesisSource,

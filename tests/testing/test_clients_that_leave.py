@@ -6,7 +6,6 @@ import json
 import socket
 import ssl
 import threading
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from h2.events import StreamReset
 
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
+from tests.support.patience import eventually
 from tests.testing.http2_client import Http2Client
 
 if TYPE_CHECKING:
@@ -86,13 +86,6 @@ def register(server: KinesisServer) -> str:
         return str(client.call("RegisterStreamConsumer", request)["Consumer"]["ConsumerARN"])
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def nothing_runs(server: KinesisServer) -> bool:
     names = [thread.name for thread in threading.enumerate()]
     return server.statistics().open_subscriptions == 0 and "kinesis-server-request" not in names
@@ -137,7 +130,9 @@ def held_back(
             connection = scope.enter_context(subscribe_over_http1(server, arn))
             taken = 0
             while taken < BEGINNING:
-                taken += len(connection.recv(BEGINNING))
+                part = connection.recv(BEGINNING)
+                assert part, "the connection has ended"
+                taken += len(part)
             return None
         window = 10_000 if how == "full window" else 1 << 30
         client = scope.enter_context(http2(server, window=window))
@@ -160,7 +155,7 @@ def test_a_subscription_that_is_held_back_ends_after_its_life(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fanout.testing.kinesis.consumers.GRACE", 0.1)
-    server._state.rules = replace(SILENT, subscription_life=0.2)
+    server._state.rules = replace(SILENT, subscription_life=3.0)
     held_back(register(server))
     eventually(lambda: server.statistics().open_subscriptions == 0)
 

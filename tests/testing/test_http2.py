@@ -16,10 +16,11 @@ from fanout.testing.faults import CutConnection, EndEarly, GoAway, IgnoreCall, R
 from fanout.testing.kinesis.process import KinesisProcess
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
+from tests.support.patience import eventually
 from tests.testing.http2_client import Http2Client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
 SILENT = KinesisRules(
@@ -59,13 +60,6 @@ def events(body: bytearray) -> list[str]:
     buffer = EventStreamBuffer()
     buffer.add_data(bytes(body))
     return [message.headers[":event-type"] for message in buffer]
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def requests_running() -> int:
@@ -247,14 +241,17 @@ def test_what_is_no_http2_is_hung_up_on(
 
 
 @pytest.mark.parametrize("window", [10_000, 1 << 30], ids=["full window", "full socket"])
-def test_close_is_quick_while_a_client_does_not_read(server: KinesisServer, window: int) -> None:
+def test_close_is_quick_while_a_client_does_not_read(
+    server: KinesisServer, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.testing.kinesis.consumers.GRACE", 60.0)
     with Http2Client(server.endpoint_url, window=window) as client:
         client.subscribe(consumer(client))
         server.put_records("orders", [("key", bytes(900_000))] * 30, shard=FIRST)
         eventually(lambda: server.statistics().open_subscriptions == 1)
         begin = time.monotonic()
         server.close()
-        assert time.monotonic() - begin < 1
+        assert time.monotonic() - begin < 20  # what it must not wait for takes a minute
     assert requests_running() == 0
 
 

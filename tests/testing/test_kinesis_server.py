@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import boto3
 import pytest
+from botocore.config import Config
 from botocore.exceptions import ClientError
 from urllib3.exceptions import ProtocolError
 
@@ -22,7 +23,8 @@ from fanout.errors import OptionError, StreamStateError
 from fanout.testing.faults import IgnoreSubscribe, Stall
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, eventually
+from tests.testing.conftest import ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +53,8 @@ with KinesisServer() as server:
     asyncio.run(read(server.endpoint_url))
 """
 SILENT = KinesisRules(heartbeat=600, takeover_after=0, call_interval=0)
+# Seconds, on any machine. What `close` must not wait for takes a minute or more in these tests.
+QUICK = 20.0
 
 
 def server_threads() -> list[str]:
@@ -61,20 +65,13 @@ def descriptors() -> int:
     return sum(1 for _ in Path("/dev/fd").iterdir())
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_close_is_quick_with_open_subscriptions(start: Callable[..., Any]) -> None:
     kinesis = start(SILENT, shards=4)
     for shard in range(4):
         kinesis.subscribe(shard=f"shardId-{shard:012}")
     begin = time.monotonic()
     kinesis.server.close()
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < QUICK
 
 
 def test_close_ends_open_subscriptions(start: Callable[..., Any]) -> None:
@@ -123,11 +120,12 @@ def test_close_is_quick_during_a_stall(start: Callable[..., Any]) -> None:
     eventually(lambda: kinesis.server.statistics().faults == {"Stall": 1})
     begin = time.monotonic()
     kinesis.server.close()
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < QUICK
 
 
 def test_close_is_quick_during_a_call_without_an_answer(kinesis: Any) -> None:
     kinesis.server.inject(IgnoreSubscribe())
+    kinesis.client = kinesis.connect(ONCE.merge(Config(read_timeout=60)))
     failures: list[Exception] = []
 
     def subscribe() -> None:
@@ -141,19 +139,22 @@ def test_close_is_quick_during_a_call_without_an_answer(kinesis: Any) -> None:
     eventually(lambda: kinesis.server.statistics().faults == {"IgnoreSubscribe": 1})
     begin = time.monotonic()
     kinesis.server.close()
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < QUICK
     caller.join()
     assert len(failures) == 1
 
 
-def test_close_is_quick_while_a_client_does_not_read(start: Callable[..., Any]) -> None:
+def test_close_is_quick_while_a_client_does_not_read(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanout.testing.kinesis.consumers.GRACE", 60.0)
     kinesis = start(SILENT)
     events = kinesis.subscribe()
     kinesis.put(*[b"a" * 1_000_000] * 20)
     next(events)
     begin = time.monotonic()
     kinesis.server.close()
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < QUICK
 
 
 def test_a_subscription_that_begins_during_close_ends_at_once(start: Callable[..., Any]) -> None:

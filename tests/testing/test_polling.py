@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -95,6 +97,16 @@ def test_an_iterator_expires(start: Callable[..., Any]) -> None:
     assert kinesis.server.statistics().violations == {"expired_iterator": 1}
 
 
+@pytest.fixture
+def _stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every call of a test come in the same second."""
+    now = time.monotonic()
+    monkeypatch.setattr(
+        "fanout.testing.kinesis.polling.time", SimpleNamespace(monotonic=lambda: now)
+    )
+
+
+@pytest.mark.usefixtures("_stopped_clock")
 def test_a_sixth_poll_of_a_shard_in_a_second_is_refused(start: Callable[..., Any]) -> None:
     kinesis = start(replace(KinesisRules.fast(), polls_per_second=5), shards=2)
     token = iterator(kinesis)
@@ -107,6 +119,7 @@ def test_a_sixth_poll_of_a_shard_in_a_second_is_refused(start: Callable[..., Any
     assert statistics.poll_calls == {FIRST: 6, SECOND: 1}
 
 
+@pytest.mark.usefixtures("_stopped_clock")
 def test_a_sixth_iterator_of_a_shard_in_a_second_is_refused(start: Callable[..., Any]) -> None:
     kinesis = start(replace(KinesisRules.fast(), polls_per_second=5))
     for _ in range(5):

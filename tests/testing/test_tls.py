@@ -185,7 +185,7 @@ def test_close_leaves_nothing(server: KinesisServer, client: Http2Client) -> Non
         silent.sendall(b"\x16\x03\x01")
         begin = time.monotonic()
         server.close()
-        assert time.monotonic() - begin < 1
+        assert time.monotonic() - begin < 20  # what it must not wait for takes minutes
     assert requests_running() == 0
     assert not certificate.parent.exists()
     assert server.certificate is None

@@ -57,10 +57,14 @@ class Process:
         async for line in self.process.stdout:
             self.said.append(json.loads(line))
 
-    async def end(self) -> None:
-        """Have a program end that a line on its standard input ends."""
+    def tell(self) -> None:
+        """Write a line to the program's standard input."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
+
+    async def end(self) -> None:
+        """Have a program end that a line on its standard input ends."""
+        self.tell()
         assert await self.process.wait() == 0
 
     @property
@@ -84,6 +88,8 @@ async def running(*command: str) -> AsyncIterator[Process]:
     try:
         yield made
     finally:
+        assert process.stdin is not None
+        process.stdin.close()  # what waits for a line hears no signal
         with suppress(ProcessLookupError):
             process.send_signal(signal.SIGCONT)
             process.terminate()

@@ -72,16 +72,18 @@ async def test_a_member_that_is_gone_in_the_middle_of_a_transaction_repeats_noth
                 await put(source, 1)
                 await asyncio.sleep(0.3)
             await is_stored(source, group)
+            first.tell()
+            await until(lambda: any(said["what"] == "holds" for said in first.said))
             first.said.clear()
             await put(source, 5)
-            await until(lambda: first.said)
-            assert first.said[-1]["what"] == "written"  # the positions are not stored yet
+            await until(lambda: splits(first, "written"))
+            mine = splits(first, "written")  # the positions are not stored
             first.process.send_signal(fault)
-            mine = set(first.said[-1]["splits"])
             await put(source, 5)
             await until(lambda: mine <= splits(second, "committed"))
             await is_stored(source, group)
             if fault == signal.SIGSTOP:
+                first.tell()
                 first.process.send_signal(signal.SIGCONT)
                 await until(lambda: first.said[-1]["what"] != "written")
                 await put(source, 5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from aiokafka.protocol.admin import ApiVersionResponse_v0, SaslHandShakeResponse_v1
@@ -21,6 +22,14 @@ Serve: TypeAlias = "Callable[[asyncio.StreamReader, asyncio.StreamWriter], Await
 _VERSIONS, _HANDSHAKE, _METADATA = 18, 17, 3
 _LONGEST = 100 * 1024 * 1024  # a broker's socket.request.max.bytes
 _NO_SASL, _NO_SUCH_MECHANISM = 34, 33
+
+
+@dataclass
+class ChangingTimeouts:
+    """The timeouts of connections, in seconds; those that are made later have what is set then."""
+
+    request_timeout: float
+    connections_max_idle: float = 540.0
 
 
 @asynccontextmanager

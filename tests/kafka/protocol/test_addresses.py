@@ -14,10 +14,10 @@ from aiokafka.protocol.metadata import MetadataRequest
 
 from fanout.kafka.cluster import Cluster, Server
 from fanout.kafka.protocol import broker_connection
-from fanout.kafka.protocol.connections import CallTimeouts, open_connections
+from fanout.kafka.protocol.connections import open_connections
 from fanout.kafka.security import Security
 from tests.kafka.certificates import make_certificates
-from tests.kafka.protocol.listeners import broker, listening
+from tests.kafka.protocol.listeners import ChangingTimeouts, broker, listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,9 +62,10 @@ def accept_nothing(sockets: ExitStack, port: int, room: int) -> None:
                 client.connect((FIRST, port))
 
 
-def opening(server: Server) -> Any:
+def opening(server: Server, timeouts: ChangingTimeouts | None = None) -> Any:
     security = Security(protocol="PLAINTEXT", insecure=True)
-    return open_connections(Cluster(f"{NAME}:{server.port}", security=security), CallTimeouts(1.0))
+    cluster = Cluster(f"{NAME}:{server.port}", security=security)
+    return open_connections(cluster, timeouts or ChangingTimeouts(30.0))
 
 
 async def ask(connections: Connections) -> Any:
@@ -93,10 +94,12 @@ async def test_an_attempt_after_an_address_that_answers_nothing_begins_with_the_
     monkeypatch: pytest.MonkeyPatch, sockets: ExitStack
 ) -> None:
     resolve_to(monkeypatch, FIRST, "127.0.0.1")
-    async with listening(broker()) as server, opening(server) as connections:
+    timeouts = ChangingTimeouts(1.0)
+    async with listening(broker()) as server, opening(server, timeouts) as connections:
         accept_nothing(sockets, server.port, 100)
         with pytest.raises(RequestTimedOutError):
             await ask(connections)
+        timeouts.request_timeout = 30.0
         assert (await ask(connections)).cluster_id == "scripted"
 
 
@@ -110,7 +113,7 @@ async def test_with_tls_the_certificate_is_that_of_the_name(
     context.load_cert_chain(files.broker)
     async with listening(broker(), tls=context) as server:
         cluster = Cluster(str(server), security=Security(protocol="SSL", ca_file=files.ca))
-        async with open_connections(cluster, CallTimeouts(5.0)) as connections:
+        async with open_connections(cluster, ChangingTimeouts(30.0)) as connections:
             assert (await ask(connections)).cluster_id == "scripted"
 
 
@@ -127,7 +130,7 @@ async def test_an_error_names_an_address_that_a_broker_advertises() -> None:
     nowhere = Server("127.0.0.1", 1)
     async with listening(broker(advertised=(nowhere,))) as server:
         cluster = Cluster(str(server), security=Security(protocol="PLAINTEXT"))
-        async with open_connections(cluster, CallTimeouts(1.0)) as connections:
+        async with open_connections(cluster, ChangingTimeouts(30.0)) as connections:
             with pytest.raises(KafkaConnectionError, match=r"to 127\.0\.0\.1:1: "):
                 await connections.send_to(nowhere, REQUEST)
             connections.set_brokers({1: nowhere})

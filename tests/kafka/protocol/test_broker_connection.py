@@ -227,7 +227,8 @@ async def test_an_answer_that_is_not_waited_for_is_skipped() -> None:
 
 
 async def test_an_answer_that_does_not_come_in_time_is_a_timeout() -> None:
-    async with connected(hang, request_timeout_ms=50) as connection:
+    async with connected(hang) as connection:
+        connection._request_timeout = 0.05
         with pytest.raises(TimeoutError):
             await connection.send(REQUEST)
 
@@ -269,7 +270,8 @@ async def test_records_are_not_sent_over_a_closed_connection() -> None:
 
 
 async def test_records_that_are_not_confirmed_in_time_are_a_timeout() -> None:
-    async with connected(hang, request_timeout_ms=50) as connection:
+    async with connected(hang) as connection:
+        connection._request_timeout = 0.05
         with pytest.raises(TimeoutError):
             await connection.send(RECORDS)
 

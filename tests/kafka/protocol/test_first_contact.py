@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from contextlib import AsyncExitStack
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from unittest.mock import AsyncMock
 
@@ -14,6 +15,7 @@ from aiokafka.errors import KafkaConnectionError
 
 from fanout.errors import OptionError, ServiceError
 from fanout.kafka.cluster import Cluster, Server
+from fanout.kafka.protocol import diagnosis
 from fanout.kafka.protocol.diagnosis import Peer, PeerKind, diagnose, probe
 from fanout.kafka.protocol.first_contact import open_cluster
 from fanout.kafka.reading.consumer_options import ConsumerOptions
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
     from tests.kafka.protocol.listeners import Serve
 
-SOON = 10.0
-LATE = 600.0  # a bound that no test waits for
+LATE = 600.0  # no test waits for it
+SOON = 60.0  # ends a test that would
 PLAINTEXT = Security(protocol="PLAINTEXT")
 INSECURE = Security(protocol="PLAINTEXT", insecure=True)
 SASL = Security(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="u", password="canary")
@@ -44,10 +46,30 @@ SCRAM = Security(protocol="SASL_PLAINTEXT", username="u", password="canary")
 TLS = Security(protocol="SSL")
 
 
+class Patience:
+    """Seconds for a step of a probe: few for an answer, as some never come; many to connect."""
+
+    def __init__(self) -> None:
+        self.answering = ContextVar("answering", default=False)
+
+    def __radd__(self, now: float) -> float:
+        return now + (0.1 if self.answering.get() else 10.0)
+
+
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fanout.kafka.protocol.first_contact._FIRST_ATTEMPT", 0.1)
-    monkeypatch.setattr("fanout.kafka.protocol.diagnosis._PATIENCE", 0.1)
+    patience, answer = Patience(), diagnosis._answer
+
+    async def answer_soon(*args: Any, **options: Any) -> Peer:
+        before = patience.answering.set(True)
+        try:
+            return await answer(*args, **options)
+        finally:
+            patience.answering.reset(before)
+
+    monkeypatch.setattr(diagnosis, "_answer", answer_soon)
+    monkeypatch.setattr(diagnosis, "_PATIENCE", patience)
 
 
 async def reach(servers: Any, security: Security, seconds: float = LATE) -> Connections:
@@ -115,17 +137,17 @@ async def test_a_server_without_an_answer_is_tried_until_the_end(
     serve: Serve, reason: str, security: Security
 ) -> None:
     async with listening(serve) as server:
-        text = await refusal(str(server), security, 2.0)
+        text = await refusal(str(server), security, 4.0)
     assert reason in text
     assert text.endswith(
-        f"(tried with the protocol {security.protocol} for connect_timeout=2 seconds)"
+        f"(tried with the protocol {security.protocol} for connect_timeout=4 seconds)"
     )
 
 
 async def test_a_closed_port_is_tried_until_the_end(unused_tcp_port: int) -> None:
-    text = await refusal(closed(unused_tcp_port), PLAINTEXT, 1.0)
+    text = await refusal(closed(unused_tcp_port), PLAINTEXT, 3.0)
     assert "no server listens; check that the broker runs, and the port" in text
-    assert "for connect_timeout=1 seconds" in text
+    assert "for connect_timeout=3 seconds" in text
 
 
 async def test_a_time_that_is_too_short_for_any_reason_is_an_error_with_a_text() -> None:
@@ -172,7 +194,7 @@ async def test_a_dead_server_hides_no_living_one(
 async def test_of_dead_servers_each_is_named_once(unused_tcp_port_factory: Any) -> None:
     ports = [closed(unused_tcp_port_factory()) for _ in range(7)]
     async with listening(http) as server:
-        text = await refusal([*ports, ports[0], str(server)], PLAINTEXT, 2.0)
+        text = await refusal([*ports, ports[0], str(server)], PLAINTEXT, 4.0)
     for port in ports[:5]:
         assert text.count(port) == 1
     assert f"{ports[4]} and 2 more: no server listens" in text
@@ -184,7 +206,7 @@ async def test_an_address_that_brokers_advertise_is_tried_too(
 ) -> None:
     gone = Server("127.0.0.1", unused_tcp_port)
     async with listening(broker(advertised=(gone,))) as server:
-        text = await refusal(str(server), PLAINTEXT, 1.0)
+        text = await refusal(str(server), PLAINTEXT, 3.0)
         assert text.startswith(f"the cluster cannot be reached: {gone}: no server listens; ")
         assert f"{server} answers, and names this address of its brokers" in text
         assert text.endswith("see their advertised.listeners)")
@@ -218,7 +240,7 @@ async def test_a_name_that_is_not_found_is_final_unless_it_may_come(
         raise socket.gaierror(code, "not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
-    text = await refusal("kafka.example:9093", TLS, LATE if final else 0.3)
+    text = await refusal("kafka.example:9093", TLS, LATE if final else 3.0)
     assert "kafka.example:9093: the name cannot be resolved (not known); check the host" in text
 
 

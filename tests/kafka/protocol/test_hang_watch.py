@@ -14,8 +14,8 @@ from aiokafka.protocol.metadata import MetadataRequest, MetadataResponse_v5
 from fanout.kafka.cluster import Cluster, Server
 from fanout.kafka.protocol import connections as connections_module
 from fanout.kafka.protocol import hang_watch
-from fanout.kafka.protocol.connections import CallTimeouts, Connections, Lane, open_connections
-from tests.kafka.protocol.listeners import listening
+from fanout.kafka.protocol.connections import Connections, Lane, open_connections
+from tests.kafka.protocol.listeners import ChangingTimeouts, listening
 from tests.kafka.protocol.peer import frame
 from tests.support.kafka.brokers import HERE
 
@@ -64,13 +64,15 @@ class Broker:
 
 
 @asynccontextmanager
-async def two_brokers(seconds: float = 30.0) -> AsyncIterator[tuple[Connections, Broker, Broker]]:
+async def two_brokers(
+    seconds: float = 30.0, timeouts: ChangingTimeouts | None = None
+) -> AsyncIterator[tuple[Connections, Broker, Broker]]:
     """Connect to two brokers that know each other; the first one is number 1."""
     one, other = Broker(), Broker()
     async with listening(one.serve) as one.server, listening(other.serve) as other.server:
         one.listed = other.listed = [one, other]
         cluster = Cluster(f"{one.server},{other.server}", security=HERE)
-        async with open_connections(cluster, CallTimeouts(seconds)) as connections:
+        async with open_connections(cluster, timeouts or ChangingTimeouts(seconds)) as connections:
             connections.set_brokers({1: one.server, 2: other.server})
             yield connections, one, other
 
@@ -129,10 +131,12 @@ async def test_an_address_that_no_broker_advertises_is_waited_for() -> None:
 async def test_a_broker_that_timed_out_is_asked_last(monkeypatch: pytest.MonkeyPatch) -> None:
     # On a busy machine the other broker may be late as well, and would be asked last, too.
     monkeypatch.setattr(connections_module, "SUSPICIOUS", SUSPICIOUS)
-    async with two_brokers(seconds=1.0) as (connections, one, _):
+    timeouts = ChangingTimeouts(1.0)
+    async with two_brokers(timeouts=timeouts) as (connections, one, _):
         one.awake.clear()
         with pytest.raises(RequestTimedOutError):
             await connections.send(1, REQUEST)
+        timeouts.request_timeout = 30.0
         one.awake.set()
         await connections.send(1, REQUEST)  # its connection is open again
         asked = one.asked

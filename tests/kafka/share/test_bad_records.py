@@ -24,8 +24,8 @@ from fanout.kafka.writing.producer_id import Idempotent
 from fanout.kafka.writing.writer import open_writer
 from tests.support.avro_records import ORDER, ORDERS, framed, written
 from tests.support.kafka.sharing import (
-    BRIEF,
     LONG,
+    SHORT,
     deliveries,
     first,
     lent,
@@ -182,14 +182,14 @@ async def test_a_refusal_that_the_group_does_not_take_is_made_again(
         await write(self, records, reasons)
         if not late.is_set():
             late.set()
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(3.5)
 
     monkeypatch.setattr(DeadLetters, "write", write_past_the_lock)
     async with group.open(
         decode=none_at_all,
         on_bad_record="dead_letter",
         dead_letter_topic=topic.name,
-        group_settings=BRIEF,
+        group_settings=SHORT,
     ) as stream:
         locks(stream).remember("")
         await until(stream, lambda counts: counts.rejected == 1)
@@ -199,7 +199,7 @@ async def test_a_refusal_that_the_group_does_not_take_is_made_again(
 
 async def test_a_refusal_that_comes_too_late_names_the_records(kafka_broker: KafkaBroker) -> None:
     group = await new_group(kafka_broker, 3)
-    async with group.open(group_settings=BRIEF) as stream:
+    async with group.open(group_settings=SHORT) as stream:
         batch = await first(stream)
         await until(stream, lambda counts: counts.expired == 3)
         with pytest.raises(AcknowledgementError, match="rejected too late") as caught:
@@ -321,12 +321,12 @@ async def test_an_outage_in_decode_rejects_nothing_and_wastes_no_delivery(
         "decode": decode,
         "on_bad_record": "dead_letter",
         "dead_letter_topic": dead.name,
-        "group_settings": LONG if outage == "within the locks" else BRIEF,
+        "group_settings": LONG if outage == "within the locks" else SHORT,
     }
     async with group.open(**options) as stream:
         reading = asyncio.create_task(anext(stream))
         await until(stream, lambda counts: attempts > 3 and counts.acquired)
-        expire = loop.time() + 3.0
+        expire = loop.time() + 4.5
         await until(stream, lambda _: outage == "within the locks" or loop.time() > expire)
         over.set()
         batch = await reading

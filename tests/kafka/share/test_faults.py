@@ -14,6 +14,7 @@ from fanout.errors import AcknowledgementError, FanOutError, ServiceError
 from tests.support.kafka.sharing import (
     BRIEF,
     LONG,
+    SHORT,
     deliveries,
     first,
     lent,
@@ -26,6 +27,7 @@ from tests.support.kafka.sharing import (
     where,
 )
 from tests.support.kafka.topics import transactional
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,24 +108,25 @@ async def test_a_broker_that_is_killed_and_restarted_loses_nothing(
     async with (
         group.open(consumers=2, max_poll_records=50) as stream,
         other.open(max_poll_records=3, consumer_options=waits) as quiet,
-        asyncio.timeout(50),
     ):
         held = await first(stream)
         waiting = asyncio.create_task(quiet.acknowledge(await first(quiet)))
         await until(quiet, lambda counts: counts.pending_records == 0)
         await asyncio.to_thread(broker.kill)
-        with pytest.raises(AcknowledgementError, match="without the service's confirmation"):
-            await waiting
-        with pytest.raises(AcknowledgementError, match="without the service's confirmation"):
-            await stream.acknowledge(held)
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(AcknowledgementError, match="without the service's confirmation"):
+                await waiting
+            with pytest.raises(AcknowledgementError, match="without the service's confirmation"):
+                await stream.acknowledge(held)
         await asyncio.to_thread(broker.restart)
-        while seen.keys() != group.written:
-            batch = await anext(stream)
-            seen.update(where(batch))
-            try:
-                await stream.acknowledge(batch)
-            except AcknowledgementError:
-                seen -= Counter(where(batch))
+        async with asyncio.timeout(PATIENCE):
+            while seen.keys() != group.written:
+                batch = await anext(stream)
+                seen.update(where(batch))
+                try:
+                    await stream.acknowledge(batch)
+                except AcknowledgementError:
+                    seen -= Counter(where(batch))
 
 
 async def hold_past_the_lock(group: Group, stream: fanout.FanOut) -> fanout.Batch:
@@ -224,7 +227,7 @@ async def test_a_pause_asks_for_nothing_and_costs_no_delivery(kafka_broker: Kafk
                 assert deliveries(batch) == {1}
                 await stream.acknowledge(batch)
                 await group.put(1)
-                async with asyncio.timeout(1.0):
+                async with asyncio.timeout(10.0):
                     batch = await anext(stream)
                 polls += 1
         assert polls <= 8
@@ -252,8 +255,7 @@ async def test_a_process_that_stood_still_does_not_use_up_the_deliveries_of_a_re
     kafka_broker: KafkaBroker,
 ) -> None:
     group = await new_group(kafka_broker)
-    lock = LONG | {"share.record.lock.duration.ms": "3000"}
-    async with group.open(consumers=6, group_settings=lock) as stream:
+    async with group.open(consumers=6, group_settings=SHORT) as stream:
         assert await nothing_comes(stream, 2.0)  # every member has a fetch under way
         writing = threading.Thread(target=group.topic.put, args=(1,))
         writing.start()
@@ -282,9 +284,9 @@ async def test_a_member_that_fails_gives_back_what_it_holds_and_joins_again(
 async def test_a_slow_consumer_costs_each_record_one_delivery(kafka_broker: KafkaBroker) -> None:
     """Nothing is polled for a consumer that still works on records whose locks have expired."""
     group = await new_group(kafka_broker, 3)
-    async with group.open(group_settings=BRIEF) as stream:
+    async with group.open(group_settings=SHORT) as stream:
         slow = await first(stream)
-        await asyncio.sleep(3.5)  # the locks expire after one second
+        await asyncio.sleep(6.5)  # the locks expire after three seconds
         with pytest.raises(AcknowledgementError):
             await stream.acknowledge(slow)
         again = await first(stream)
@@ -314,7 +316,7 @@ async def test_a_consumer_that_is_too_slow_for_its_members_gets_every_record(
         assert lent(stream).redelivered
 
 
-@pytest.mark.parametrize("lock", [1.0, 3.0], ids=["expired", "too little left"])
+@pytest.mark.parametrize("lock", [3.0, 6.0], ids=["expired", "too little left"])
 async def test_what_waited_for_the_consumer_beyond_its_lock_is_not_handed_out(
     kafka_broker: KafkaBroker, lock: float
 ) -> None:
@@ -324,7 +326,7 @@ async def test_what_waited_for_the_consumer_beyond_its_lock_is_not_handed_out(
         await stream.acknowledge(await first(stream))
         await group.put(1)
         await until(stream, lambda counts: counts.pending_records)
-        await asyncio.sleep(2)  # the next batch waits for the consumer
+        await asyncio.sleep(4)  # the next batch waits for the consumer
         late = await first(stream)
         assert deliveries(late) == {2}
         await stream.acknowledge(late)

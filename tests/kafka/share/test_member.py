@@ -23,7 +23,7 @@ from fanout.core.lending.seam import Settlement
 from fanout.errors import MalformedEventError
 from fanout.kafka.partitions import Partition
 from fanout.kafka.share.member import open_member
-from tests.support.kafka.sharing import BRIEF, LONG, first, new_group, offsets
+from tests.support.kafka.sharing import BRIEF, LONG, SHORT, first, new_group, offsets
 from tests.support.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def test_records_may_be_as_old_as_the_last_poll_that_brought_none(
     kafka_broker: KafkaBroker,
 ) -> None:
     group = await new_group(kafka_broker, 1)
-    await set_up(group, BRIEF)
+    await set_up(group, SHORT)
     async with join(group) as member:
         await poll(member)
         await member.acknowledge(ranges(group, 0, 1), ACCEPT)

@@ -10,7 +10,7 @@ import pytest
 
 from fanout.errors import AcknowledgementError
 from tests.support.collected_metrics import Collected, attributes
-from tests.support.kafka.sharing import BRIEF, deliveries, first, lent, new_group, offsets, until
+from tests.support.kafka.sharing import SHORT, deliveries, first, lent, new_group, offsets, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ async def test_what_was_acknowledged_too_late_is_counted_as_lost_to_the_stream(
     kafka_broker: KafkaBroker, collected: Collected
 ) -> None:
     group = await new_group(kafka_broker, 5)
-    async with group.open(group_settings=BRIEF) as stream:
+    async with group.open(group_settings=SHORT) as stream:
         with collected.metrics.watch(stream):
             late = await first(stream)
             again = await first(stream)

@@ -11,8 +11,7 @@ import fanout
 from fanout.errors import AcknowledgementError
 from fanout.kafka.cluster import Cluster
 from tests.support.kafka.sharing import (
-    BRIEF,
-    LONG,
+    SHORT,
     deliveries,
     first,
     lent,
@@ -149,7 +148,7 @@ async def test_a_record_that_comes_after_a_long_silence_is_a_fresh_one(
     kafka_broker: KafkaBroker,
 ) -> None:
     group = await new_group(kafka_broker)
-    async with group.open(group_settings=LONG | {"share.record.lock.duration.ms": 3000}) as stream:
+    async with group.open(group_settings=SHORT) as stream:
         assert await nothing_comes(stream, 2.0)
         await group.put(1)
         assert deliveries(await first(stream)) == {1}
@@ -159,7 +158,7 @@ async def test_what_was_given_back_too_late_is_no_error_of_a_later_acknowledgeme
     kafka_broker: KafkaBroker,
 ) -> None:
     group = await new_group(kafka_broker, 3)
-    async with group.open(group_settings=BRIEF) as stream:
+    async with group.open(group_settings=SHORT) as stream:
         late = await first(stream)
         await until(stream, lambda counts: counts.expired >= 3)
         await stream.lending.release(late)
@@ -203,7 +202,7 @@ async def test_an_acknowledgement_that_comes_too_late_names_the_records(
     kafka_broker: KafkaBroker,
 ) -> None:
     group = await new_group(kafka_broker, 5)
-    async with group.open(group_settings=BRIEF) as stream:
+    async with group.open(group_settings=SHORT) as stream:
         late = await first(stream)
         again = await first(stream)
         assert offsets(again) == offsets(late)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from fanout.kafka.security import Security
 from tests.kafka.secured import token
 from tests.support.kafka.sharing import Group, first, new_group, offsets
 from tests.support.kafka.topics import eventually
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,9 +52,12 @@ class Tokens:
         return self.given[-1]
 
 
-def options(cluster: Secured, tokens: Tokens, **more: Any) -> dict[str, Any]:
+def options(
+    cluster: Secured, tokens: Tokens, connect_timeout: float = 10.0, **more: Any
+) -> dict[str, Any]:
     security = Security(token=tokens, ca_file=cluster.files.ca)
-    return {"cluster": Cluster(str(cluster.users), security=security, connect_timeout=1), **more}
+    there = Cluster(str(cluster.users), security=security, connect_timeout=connect_timeout)
+    return {"cluster": there, **more}
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -71,6 +76,7 @@ async def test_a_member_reads_on_with_new_tokens_and_shows_none(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     group, tokens = await a_group(cluster), Tokens()
+    tokens.lifetime = timedelta(seconds=30)
     async with group.open(**options(cluster, tokens)) as stream:
         batch = await first(stream)
         assert offsets(batch) == [0, 1, 2]
@@ -128,12 +134,15 @@ async def test_a_token_that_is_refused_for_a_while_loses_nothing(cluster: Secure
 @pytest.mark.long
 async def test_a_stream_ends_at_once_while_a_token_is_waited_for(cluster: Secured) -> None:
     group, tokens = await a_group(cluster), Tokens()
-    # A call for a token may take 30 seconds.
-    async with asyncio.timeout(20), group.open(**options(cluster, tokens)) as stream:
+    async with AsyncExitStack() as stack:
+        stream = await stack.enter_async_context(group.open(**options(cluster, tokens)))
         await stream.acknowledge(await first(stream))
         tokens.hangs = True
-        await tokens.hanging.wait()
+        async with asyncio.timeout(PATIENCE):
+            await tokens.hanging.wait()
         assert not tokens.cancelled.is_set()
+        async with asyncio.timeout(20):  # a call for a token may take 30 seconds
+            await stack.aclose()
     assert tokens.cancelled.is_set()
 
 
@@ -142,6 +151,6 @@ async def test_a_function_that_fails_at_first_is_an_error_at_once(cluster: Secur
     group, tokens = await a_group(cluster), Tokens()
     tokens.failure = OSError("canary")
     with pytest.raises(ServiceError, match=RAISED) as caught:
-        async with group.open(**options(cluster, tokens)):
+        async with group.open(**options(cluster, tokens, connect_timeout=4.0)):
             pass
     assert tokens.failure in causes(caught.value)

@@ -23,6 +23,7 @@ from fanout.kafka.shuffle.frames import (
     encode_control,
 )
 from tests.support.kafka.topics import Topic, new_topic, seeded
+from tests.support.kafka.transacting import reported as markers_arrived
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -188,6 +189,7 @@ async def test_a_watermark_in_an_aborted_transaction_is_none(topic: Topic) -> No
         async with writer._producer.transaction():
             await writer.writes(range(4, 7))
             await writer.says(WatermarkFrame(0, 1, 6))
+    await markers_arrived(topic.broker, f"{topic.name}-writer")
     read = Read()
     stream = await read.to_the_end(shuffle(topic, kafka={"stop": "latest"}))
     assert sorted(chain.from_iterable(read.times.values())) == [*range(1, 7)]

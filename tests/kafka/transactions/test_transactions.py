@@ -227,7 +227,7 @@ async def test_an_expired_transaction_is_told_as_such_and_its_batch_can_run_agai
 ) -> None:
     sink = await new_sink(kafka_broker)
     async with transactions(kafka_broker) as connection:
-        token = await sink.open(connection, lasts=1.0)
+        token = await sink.open(connection, lasts=4.0)
         stored = token.to_json()
         await ended(connection, sink)
         await connection.mark(token)

@@ -111,7 +111,7 @@ async def test_a_commit_that_gets_no_answer_says_so_and_can_be_made_again(
     kafka_broker: KafkaBroker,
 ) -> None:
     sink = await new_sink(kafka_broker)
-    async with transactions(kafka_broker, request_timeout=0.2, patience=0.5) as connection:
+    async with transactions(kafka_broker, request_timeout=2.0, patience=2.5) as connection:
         token = await sink.open(connection, lasts=60.0)
         hasty = sink.token(token.incarnation, lasts=-1.0)
         await asyncio.to_thread(kafka_broker.pause)
@@ -244,7 +244,7 @@ async def nothing_left() -> AsyncIterator[None]:
     sockets = loop._selector.get_map()
     tasks, before = asyncio.all_tasks(), len(sockets)
     yield
-    assert asyncio.all_tasks() == tasks
+    assert not asyncio.all_tasks() - tasks
     # asyncio closes a socket in the next turn of the loop.
     await eventually(lambda: len(sockets) <= before)
 

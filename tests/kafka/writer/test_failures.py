@@ -117,14 +117,14 @@ async def test_a_transaction_that_takes_too_long_is_an_error_and_the_next_writer
     topic = (await new_topic(kafka_broker)).name
     id_ = f"{topic}-writer"
     async with (
-        writing(kafka_broker, topic, transactional_id=id_, transaction_timeout=1.0) as writer,
+        writing(kafka_broker, topic, transactional_id=id_, transaction_timeout=4.0) as writer,
         transactions(kafka_broker) as calls,
     ):
         await writer.write(rows("late"))
         await writer.flush()
         while not (await calls.describe(id_)).settled:  # type: ignore[union-attr]  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # only the broker knows when
-        with pytest.raises(BatchNotWrittenError, match=r"expired before it was committed.* 1 s"):
+        with pytest.raises(BatchNotWrittenError, match=r"expired before it was committed.* 4 s"):
             await writer.commit()
     async with writing(kafka_broker, topic, transactional_id=id_) as writer:
         await writer.write(rows("again"))

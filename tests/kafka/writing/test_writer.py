@@ -14,7 +14,7 @@ from fanout.kafka.writing.encoding import CODECS
 from fanout.kafka.writing.producer_id import Idempotent, Transactional, Unconfirmed
 from tests.support.kafka.brokers import create
 from tests.support.kafka.record_batches import HEADER_SIZE
-from tests.support.kafka.transacting import LONG, Sink, transactions
+from tests.support.kafka.transacting import LONG, Sink, reported, transactions
 from tests.support.kafka.writing import read, records, values, writing
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ async def test_records_of_a_transaction_are_seen_when_somebody_else_has_ended_it
         token = sink.token(incarnation)
         await driver.mark(token)
         assert await driver.commit(token) is TransactionOutcome.COMMITTED
+    await reported(kafka_broker, sink.id)
     found = await read(kafka_broker, "w-joined", 2)
     for number in (0, 1):
         assert [each.value for each in found[number]] == NUMBERS

@@ -200,7 +200,8 @@ async def test_a_broker_that_is_gone_for_longer_than_the_timeout_is_an_error(
 ) -> None:
     topic = f"w-gone-{type(mode).__name__}"
     await create(mortal_broker, topic)
-    async with writing(mortal_broker, mode, request_timeout=0.5, delivery_timeout=1.0) as writer:
+    # The broker confirms the first record in time, however busy its machine is.
+    async with writing(mortal_broker, mode, request_timeout=2.0, delivery_timeout=5.0) as writer:
         await writer.write(records(topic, [b"x"]))
         await writer.flush()
         await asyncio.to_thread(mortal_broker.kill)
@@ -221,13 +222,13 @@ async def test_a_broker_that_hangs_is_an_error_too_and_its_records_may_come(
     kafka_broker: KafkaBroker,
 ) -> None:
     await create(kafka_broker, "w-hangs")
-    async with writing(kafka_broker, request_timeout=0.3, delivery_timeout=0.5) as writer:
+    async with writing(kafka_broker, request_timeout=2.0, delivery_timeout=2.5) as writer:
         await writer.write(records("w-hangs", [b"x"]))
         await writer.flush()
         await asyncio.to_thread(kafka_broker.pause)
         try:
             await writer.write(records("w-hangs", [b"y"]))
-            with pytest.raises(WriteTimeoutError, match=r"did not answer within 0\.3 seconds"):
+            with pytest.raises(WriteTimeoutError, match="did not answer within 2 seconds"):
                 await writer.flush()
         finally:
             await asyncio.to_thread(kafka_broker.resume)

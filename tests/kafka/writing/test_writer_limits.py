@@ -80,8 +80,8 @@ async def test_cancellation_leaves_no_task_and_no_socket(
     writing_ = asyncio.create_task(write())
     await reached.wait()
     try:
-        await asyncio.sleep(0.2)
-        # With nothing more to do it has ended by itself, without waiting for the broker.
+        # With nothing more to do it ends by itself, without waiting for the broker.
+        await asyncio.wait([writing_], timeout=20.0 if moment == "exit" else 0.2)
         assert writing_.done() is (moment == "exit")
         writing_.cancel()
         await asyncio.wait([writing_])

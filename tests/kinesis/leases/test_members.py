@@ -21,7 +21,7 @@ from fanout.errors import OptionError, ServiceError
 from fanout.kafka import Cluster, KafkaSource, Security
 from fanout.kinesis import LeaseTable, iam_policy
 from fanout.testing.kinesis.credentials import REGION
-from tests.support.kinesis.reading import FIRST, Stream
+from tests.support.kinesis.reading import FIRST, Stream, next_second
 from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -173,15 +173,15 @@ async def test_the_leases_of_a_member_that_died_go_on_after_the_failover_time(
 async def test_latest_is_the_moment_of_the_first_start(application: Application) -> None:
     stream = application.stream
     stream.put(20)
+    await next_second()  # the service's time has no fractions
     async with application.member("a", start="LATEST"):
         await until(application.has_table)
         await until(lambda: len(application.leases()) == 4)
-        await asyncio.sleep(1.5)  # the service's time has no fractions
-    before = set(application.seen)
     stream.put(20)
+    await next_second()
     async with application.member("b", start="LATEST"):
         await until(lambda: set(range(20, 40)) <= set(application.seen))
-    assert set(application.seen) - before == set(range(20, 40))
+    assert set(application.seen) == set(range(20, 40))
 
 
 async def refused(application: Application, group: Any, **options: Any) -> str:
@@ -363,17 +363,21 @@ async def test_the_second_process_of_one_name_ends_the_first(application: Applic
 
 
 async def test_a_kcl_leader_decides_while_it_lives(application: Application) -> None:
-    await _put(
-        application,
-        "Leader",
-        entityType={"S": "LEADER"},
-        ownerName={"S": "kcl"},
-        recordVersionNumber={"S": "1"},
-        leaseDuration={"S": "3000"},
-    )
+    async def lead(version: str, milliseconds: str) -> None:
+        await _put(
+            application,
+            "Leader",
+            entityType={"S": "LEADER"},
+            ownerName={"S": "kcl"},
+            recordVersionNumber={"S": version},
+            leaseDuration={"S": milliseconds},
+        )
+
+    await lead("1", "600000")
     async with application.member("a") as stream:
         await asyncio.sleep(1.5)
         assert _owned(stream) == 0
+        await lead("2", "1000")  # and never again
         await until(lambda: _owned(stream) == 4)
 
 

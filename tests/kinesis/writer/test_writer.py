@@ -300,7 +300,7 @@ async def test_records_that_are_never_taken_are_an_error_in_time(
 async def test_a_call_without_an_answer_is_made_again(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "_CALL_TIMEOUT", 0.2)
+    monkeypatch.setattr(sender, "_CALL_TIMEOUT", 2.0)  # the second call ends within it
     stream.inject(IgnoreCall(action="PutRecords"))
     async with writing(stream) as writer:
         await writer.write(rows(("a", "1")))

@@ -22,6 +22,7 @@ from fanout.landing.retention import Retention
 from fanout.landing.storage.local_storage import LocalStorage
 from fanout.landing.storage.opening import open_files
 from tests.landing.projections.tables import Delta, Iceberg, Lab, iceberg_catalog, numbers, row
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -412,9 +413,10 @@ async def test_a_commit_that_goes_on_in_the_next_run_adds_nothing(
 ) -> None:
     await lab.land(1)
     add, going, ended = lab.kind.commits.add, threading.Event(), list[type[BaseException] | None]()
-    done = threading.Event()
+    begun, done = threading.Event(), threading.Event()
 
     def hangs(table: Any, *arguments: Any) -> None:
+        begun.set()
         going.wait()
         try:
             add(table, *arguments)
@@ -426,11 +428,12 @@ async def test_a_commit_that_goes_on_in_the_next_run_adds_nothing(
         patch.setattr("fanout.landing.projections.table_projection._COMMIT_SECONDS", 0.5)
         patch.setattr(lab.kind.commits, "add", hangs)
         told = await lab.land(2)
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
     assert told.stopped
     await lab.land(1)
     await lab.check()
     going.set()
-    await asyncio.to_thread(done.wait)
+    assert await asyncio.to_thread(done.wait, PATIENCE)
     assert ended == [ConflictError]
     await lab.check()
 

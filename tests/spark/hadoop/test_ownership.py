@@ -17,6 +17,7 @@ from fanout.landing.storage.local_storage import LocalStorage
 from fanout.spark.hadoop.jvm_lock import JvmProcess
 from fanout.spark.hadoop.storage import open_storage
 from fanout.testing.spark.class_archive import java_options
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,8 +112,8 @@ def test_a_second_query_in_one_jvm_is_refused_without_a_wait(
     with claim(local, JvmProcess(spark)) as first:
         began = time.monotonic()
         with pytest.raises(CheckpointError, match=r"in use by another run of this process"):
-            claim(local, JvmProcess(spark), wait=600).__enter__()
-        assert time.monotonic() - began < 10
+            claim(local, JvmProcess(spark), wait=1.5 * PATIENCE).__enter__()
+        assert time.monotonic() - began < PATIENCE
         first.check()
 
 

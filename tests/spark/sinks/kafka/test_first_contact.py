@@ -38,6 +38,6 @@ def test_a_sink_whose_cluster_is_dead_is_an_error_within_the_timeout(
     start: Callable[[Cluster], None], unused_tcp_port: int
 ) -> None:
     dead = f"127.0.0.1:{unused_tcp_port}"
-    cluster = Cluster(dead, security=PLAINTEXT, connect_timeout=1.0)
+    cluster = Cluster(dead, security=PLAINTEXT, connect_timeout=3.0)
     with pytest.raises(ServiceError, match=f"cannot be reached: {dead}: no server listens"):
         start(cluster)

@@ -33,6 +33,7 @@ from fanout.spark.sinks.kafka.stored_tokens import SinkState
 from fanout.spark.sinks.kafka.transaction import ExactlyOnce
 from tests.spark.sinks.kafka.harness import Output, Run, run
 from tests.support.kafka.topics import PLAINTEXT
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -322,7 +323,7 @@ def test_a_recorded_transaction_that_expired_is_written_again(
     spark: SparkSession, output: Output, tmp_path: Path
 ) -> None:
     with run(spark, tmp_path) as here, pytest.MonkeyPatch.context() as patch:
-        sink = Sink(output, here, transaction_timeout=1)
+        sink = Sink(output, here, transaction_timeout=5)  # the write ends within it
         patch.setattr(Transactions, "commit", kill)
         with pytest.raises(KilledError):
             sink.write(0, *FIRST)
@@ -339,12 +340,12 @@ def test_a_batch_that_takes_longer_than_its_transaction_says_both_times(
     spark: SparkSession, output: Output, tmp_path: Path
 ) -> None:
     with run(spark, tmp_path) as here:
-        sink = Sink(output, here, transaction_timeout=1)
+        sink = Sink(output, here, transaction_timeout=4)  # the write ends within it
 
         def wait() -> None:
-            here.loop.call(asyncio.sleep(1.01))
+            here.loop.call(asyncio.sleep(4.01))
 
-        with pytest.raises(BatchNotWrittenError, match=r"took 1\.\d s, but .* after 1 s"):
+        with pytest.raises(BatchNotWrittenError, match=r"took \d+\.\d s, but .* after 4 s"):
             sink.write(0, *FIRST, then=wait)
         assert len(sink.modes) == 1
     assert output.values() == []
@@ -413,6 +414,6 @@ def test_a_token_that_brokers_remember_as_not_committed_is_forgotten(
 
 
 async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.05)

@@ -29,7 +29,7 @@ from fanout.spark.sinks.tables.merge import _run, in_attempts
 from tests.spark.sinks.kafka.harness import CONTENT, OTHER, run
 from tests.support.manual_source import ManualSource
 from tests.support.spark.harness import PATIENCE, eventually
-from tests.support.spark.table_formats import CATALOG, require
+from tests.support.spark.table_formats import CATALOG, LAKEHOUSES, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from fanout.spark import FanOutQuery
 
-pytestmark = pytest.mark.spark
+pytestmark = [LAKEHOUSES, pytest.mark.spark]
 
 _NAMES = itertools.count(1)
 KEYED = {"key": "id", "latest_by": "version"}

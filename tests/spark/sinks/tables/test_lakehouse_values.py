@@ -16,7 +16,7 @@ from fanout.errors import SetupError
 from fanout.spark import DeltaSink, IcebergSink
 from tests.spark.sinks.kafka.harness import run
 from tests.support.delta_table import files_of
-from tests.support.spark.table_formats import CATALOG, require
+from tests.support.spark.table_formats import CATALOG, LAKEHOUSES, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [LAKEHOUSES, pytest.mark.spark]
 
 ZONES: Final = (
     "America/New_York",
