@@ -7,8 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from tests.support.groups import KAFKA
 from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = KAFKA
 
@@ -196,6 +195,17 @@ def test_records_survive_a_kill_and_a_restart(mortal_broker: KafkaBroker) -> Non
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("end", [KafkaBroker.kill, KafkaBroker.stop])
+def test_an_ended_broker_is_let_in_again_long_before_its_session_ends(
+    mortal_broker: KafkaBroker, end: Callable[[KafkaBroker], None]
+) -> None:
+    end(mortal_broker)
+    began = time.monotonic()
+    mortal_broker.start()
+    assert time.monotonic() - began < 45  # of 60 s
+
+
+@pytest.mark.long
 def test_a_broker_that_was_started_again_leads_every_partition(mortal_broker: KafkaBroker) -> None:
     mortal_broker.create_topic("led", 200)
     mortal_broker.restart()
@@ -215,69 +225,6 @@ def test_a_paused_broker_answers_when_it_is_resumed(mortal_broker: KafkaBroker) 
         finally:
             mortal_broker.resume()
         consumer.list_topics(timeout=PATIENCE)
-
-
-@pytest.mark.long
-def test_a_broker_that_stood_still_makes_topics_as_soon_as_its_controller_trusts_it(
-    mortal_broker: KafkaBroker,
-) -> None:
-    # Longer than its session lasts, so that it gets no partitions for a moment.
-    mortal_broker.pause()
-    time.sleep(3.5)
-    mortal_broker.resume()
-    for number in range(10):
-        mortal_broker.create_topic(f"after-{number}")
-        mortal_broker.grow_topic(f"after-{number}", 2)
-
-
-@contextmanager
-def losing_requests(broker: KafkaBroker, api: int, count: int) -> Iterator[str]:
-    """Serve an address that cuts the connections of the first requests of a kind to a broker."""
-    host, _, port = broker.bootstrap_servers.partition(":")
-    left = count
-    connections: list[socket.socket] = []
-
-    def cut(*ends: socket.socket) -> None:
-        for end in ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def forward(source: socket.socket, target: socket.socket, *, requests: bool) -> None:
-        nonlocal left
-        with source, suppress(OSError):
-            while data := source.recv(65536):
-                if requests and left and int.from_bytes(data[4:6]) == api:
-                    left -= 1
-                    break
-                target.sendall(data)
-            cut(source, target)
-
-    def serve(listener: socket.socket, forwarders: ThreadPoolExecutor) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = listener.accept()
-                server = socket.create_connection((host, int(port)))
-                connections.extend((client, server))
-                forwarders.submit(forward, client, server, requests=True)
-                forwarders.submit(forward, server, client, requests=False)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(64) as threads:
-        serving = threads.submit(serve, listener, threads)
-        try:
-            yield f"127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            cut(listener)
-            serving.result()  # no connection comes after the last one that is cut
-            cut(*connections)
-    assert left == 0
-
-
-def test_a_request_for_topics_that_loses_its_connection_is_sent_again(
-    kafka_broker: KafkaBroker,
-) -> None:
-    with losing_requests(kafka_broker, api=3, count=4) as address:
-        views = Topics(address, lambda: [address]).leaders()
-    assert len(views) == 1
 
 
 def test_a_killed_broker_that_is_asked_for_a_topic_does_not_answer(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.errors import KafkaError, for_code
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
     from fanout.kafka.protocol.connections import Connections
 
 _ALTER_CLIENT_QUOTAS: Final = 49
+_UNREGISTER_BROKER: Final = 64
 _ENTITY: Final = Array(("type", String("utf-8")), ("name", String("utf-8")))
 _TIMEOUT: Final = 15.0
+# Bytes of an answer: its length, the number of the request, tags, the time of a throttle, the code.
+_UP_TO_ERROR_CODE: Final = 4 + 4 + 1 + 4 + 2
 
 
 class _AlterQuotasResponse_v0(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's
@@ -101,6 +106,21 @@ async def leaders_by_node(
             }
         )
     return views
+
+
+def unregister_broker(controller: str, node: int) -> bool:
+    """Let the controller at an address forget a broker; False if it does not answer, or refuses."""
+    host, _, port = controller.rpartition(":")
+    # Version 0 of https://kafka.apache.org/protocol.html#The_Messages_UnregisterBroker; controllers
+    # do not answer the request for metadata with which `open_connections` begins.
+    request = struct.pack(">hhihbib", _UNREGISTER_BROKER, 0, 0, -1, 0, node, 0)
+    try:
+        with socket.create_connection((host, int(port)), _TIMEOUT) as connection:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            answer = connection.makefile("rb").read(_UP_TO_ERROR_CODE)
+    except OSError:
+        return False
+    return len(answer) == _UP_TO_ERROR_CODE and answer.endswith(bytes(2))
 
 
 async def _send(bootstrap_servers: str, request: Any) -> Any:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 class KafkaBroker(KafkaCluster):
     """Run one Kafka node, broker and controller, while the `with` block lasts.
 
-    It is a `KafkaCluster` of one node, in which each topic has one replica; a killed node is let in
-    again after three seconds. Transactions and share groups work, and retention and compaction act
-    within seconds.
+    It is a `KafkaCluster` of one node, in which each topic has one replica. The node goes on
+    leading its partitions after it stood still for a minute, and is let in again at once after it
+    was killed. Transactions and share groups work, and retention and compaction act within seconds.
 
     Every method blocks: where an event loop runs, call it by `asyncio.to_thread`.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, final
 
 from fanout.errors import OptionError, SetupError, StreamStateError
+from fanout.testing.kafka.admin_requests import unregister_broker
 from fanout.testing.kafka.jars import KAFKA_VERSION, kafka_jars
 from fanout.testing.kafka.server_process import KeptServer
 from fanout.testing.kafka.settings import (
@@ -107,6 +108,7 @@ class KafkaCluster:
         self._protocols |= _LISTENERS
         self._nodes: dict[int, _Node] = {}
         self._paused: set[int] = set()
+        self._registered: set[int] = set()
         self._cluster = ""
         self._topics: Topics | None = None
 
@@ -180,12 +182,13 @@ class KafkaCluster:
         deadline = time.monotonic() + _START_TIMEOUT
         for node in started.values():
             node.server.start()
-        while started and not self._admin.are_ready(self._cluster, set(started), timeout=1.0):
+        while started and not self._are_ready({*started}):
             for node in started.values():
                 if node.server.pid is None:
                     raise SetupError(self._why(node, "ended as it started"))
                 if time.monotonic() > deadline:
                     raise SetupError(self._why(node, f"did not answer in {_START_TIMEOUT:.0f} s"))
+        self._registered |= started.keys()
 
     def stop(self, node: int = 1) -> None:
         """Shut a node down by SIGTERM: it gives its leaders away, and ends.
@@ -194,6 +197,7 @@ class KafkaCluster:
         """
         self.resume(node)
         self._node(node).server.terminate()
+        self._registered.discard(node)
 
     def kill(self, node: int = 1) -> None:
         """Kill a node as a crash would, by SIGKILL, and wait until it is gone."""
@@ -332,6 +336,14 @@ class KafkaCluster:
                 check_port(self._port + index)
                 of_node["PLAINTEXT"] = self._port + index
         return ports
+
+    def _are_ready(self, started: set[int]) -> bool:
+        # A killed broker is let in again when its session has ended, or the controller forgets it;
+        # of several nodes, the others are to see what they see in production.
+        killed = self._registered & started if len(self._numbers) == 1 else set()
+        if killed and unregister_broker(self.address("CONTROLLER"), 1):
+            self._registered -= killed
+        return self._admin.are_ready(self._cluster, started, timeout=0.1 if killed else 1.0)
 
     def _why(self, node: _Node, what: str) -> str:
         sentence = f"Kafka {self.version} from {kafka_jars(self.version)} {what}; its log ends with"

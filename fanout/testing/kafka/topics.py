@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 # The broker is on this machine: who does not answer in this many seconds does not run.
 _TIMEOUT = 15.0
-# What the controller says of a broker that it has not heard of for a session.
-_FENCED = "All brokers are currently fenced"
 
 
 class Topics:
@@ -122,7 +120,7 @@ class Topics:
     ) -> None:
         """Create a topic; see `KafkaCluster.create_topic`."""
         wanted = NewTopic(topic, partitions, replicas, config=dict(configs))
-        self._place(lambda: self._admin.create_topics([wanted]))
+        self._wait(self._admin.create_topics([wanted]))
         self._await_partitions(topic, partitions)
 
     def delete(self, topic: str) -> None:
@@ -132,7 +130,7 @@ class Topics:
 
     def grow(self, topic: str, partitions: int) -> None:
         """Add partitions; see `KafkaCluster.grow_topic`."""
-        self._place(lambda: self._admin.create_partitions([NewPartitions(topic, partitions)]))
+        self._wait(self._admin.create_partitions([NewPartitions(topic, partitions)]))
         self._await_partitions(topic, partitions)
 
     def alter(self, topic: str, configs: Mapping[str, str]) -> None:
@@ -185,16 +183,10 @@ class Topics:
         }
 
     def _known(self) -> dict[str, TopicMetadata]:
-        # The client fails a request at once when it loses the connection. It drops a connection by
-        # itself after an answer that names no node, which is how a fenced broker answers.
-        deadline = time.monotonic() + _TIMEOUT
-        while True:
-            try:
-                return self._admin.list_topics(timeout=max(0.0, deadline - time.monotonic())).topics
-            except KafkaException as error:
-                if time.monotonic() > deadline:
-                    raise StreamStateError(f"no node answered within {_TIMEOUT:.0f} s") from error
-            time.sleep(0.01)  # the client does not tell when it has connected again
+        try:
+            return self._admin.list_topics(timeout=_TIMEOUT).topics
+        except KafkaException as error:
+            raise StreamStateError(f"no node answered within {_TIMEOUT:.0f} s") from error
 
     def _await(self, fact: Callable[[], bool], otherwise: str) -> None:
         deadline = time.monotonic() + _TIMEOUT
@@ -202,17 +194,6 @@ class Topics:
             if time.monotonic() > deadline:
                 raise StreamStateError(otherwise)
             time.sleep(0.01)  # a broker does not report that it has heard
-
-    def _place(self, ask: Callable[[], dict[Any, Any]]) -> None:
-        """Ask until the broker gets partitions again, after its controller missed it for long."""
-        deadline = time.monotonic() + _TIMEOUT
-        while True:
-            try:
-                return self._wait(ask())
-            except OptionError as error:
-                if _FENCED not in str(error) or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.05)  # the controller counts the broker in again at its next heartbeat
 
     def _wait(self, futures: dict[Any, Any]) -> None:
         for future in futures.values():
