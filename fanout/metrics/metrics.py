@@ -29,7 +29,6 @@ from fanout.metrics.readings import StreamReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
 
     from opentelemetry.metrics import CallbackOptions, MeterProvider
 
@@ -204,12 +203,7 @@ class WatchedStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop(self) -> None:

@@ -14,7 +14,6 @@ from h2.settings import SettingCodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self
 
 _SCOPE = "Credential=testing/20260101/us-east-1/kinesis/aws4_request"
@@ -47,12 +46,7 @@ class Http2Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.socket.close()
 
     def flush(self) -> None:

@@ -24,7 +24,6 @@ from fanout.spark.workers.worker_check import python_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
     from typing import TypeAlias
 
     from pyspark import SparkContext
@@ -117,12 +116,7 @@ class LanderJobs:
         """Let jobs end from now on: their landers are about to be told to stop."""
         self._closing.set()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
         with suppress(*JAVA_ERRORS):  # without a JVM there is nothing to wait for
             self._end_jobs()

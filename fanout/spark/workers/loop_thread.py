@@ -13,7 +13,6 @@ from fanout.errors import StreamStateError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Hashable
     from contextlib import AbstractAsyncContextManager
-    from types import TracebackType
 
 T = TypeVar("T")
 
@@ -41,12 +40,7 @@ class LoopThread:
         self._loop = self._started.result()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 

@@ -23,7 +23,6 @@ from fanout.testing.ports import check_port, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
 # A node answers after less than 2 seconds; a busy machine takes several times as long.
 _START_TIMEOUT = 90.0
@@ -133,12 +132,7 @@ class KafkaCluster:
                 break
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

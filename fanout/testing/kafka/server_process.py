@@ -13,7 +13,6 @@ from fanout.testing.kafka import keeper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
 
 class KeptServer:
@@ -38,12 +37,7 @@ class KeptServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

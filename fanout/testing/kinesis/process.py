@@ -26,7 +26,6 @@ from fanout.testing.kinesis.rules import KinesisRules, KinesisStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from types import TracebackType
 
     from fanout.testing.faults import Fault
 
@@ -81,12 +80,7 @@ class KinesisProcess(ClientSettings):
         self._certificate = Path(where["certificate"]) if self._tls else None
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -40,7 +40,6 @@ from fanout.testing.one_at_a_time import OneAtATime
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from fanout.testing.certificate import LocalCertificate
     from fanout.testing.kinesis.moto_stream import EmbeddedStream
@@ -109,12 +108,7 @@ class KinesisServer(ClientSettings):
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
