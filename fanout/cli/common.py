@@ -47,26 +47,30 @@ def run_coroutine(main: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine as `asyncio.run` does, but let Ctrl-C cancel it between two callbacks.
 
     asyncio cancels it in the middle of one, such as that of a connection, which then fails aloud.
-    A second Ctrl-C ends the clean-up, too.
+    A second Ctrl-C ends what runs at once, the clean-up too.
     """
     import asyncio  # noqa: PLC0415 - for help
 
     interrupted = False
 
     async def interruptible() -> _T:
-        task = asyncio.current_task()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
-        def interrupt() -> None:
+        def interrupt(*_: object) -> None:
             nonlocal interrupted
             if interrupted:
                 raise KeyboardInterrupt
             interrupted = True
-            task.cancel()
+            loop.call_soon_threadsafe(task.cancel)
 
-        if threading.current_thread() is threading.main_thread():
-            asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
-        return await main
+        if threading.current_thread() is not threading.main_thread():
+            return await main
+        before = signal.signal(signal.SIGINT, interrupt)
+        try:
+            return await main
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     try:
         return asyncio.run(interruptible())

@@ -54,6 +54,20 @@ def test_a_second_ctrl_c_ends_the_clean_up() -> None:
         run_coroutine(main())
 
 
+def test_a_second_ctrl_c_ends_what_keeps_the_loop_busy() -> None:
+    went_on = False
+
+    async def main() -> None:
+        nonlocal went_on
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        went_on = True
+
+    with pytest.raises(KeyboardInterrupt):
+        run_coroutine(main())
+    assert not went_on
+
+
 def test_a_result_an_error_and_a_cancellation_pass() -> None:
     async def cancelled() -> None:
         raise asyncio.CancelledError

@@ -16,12 +16,13 @@ import termios
 import time
 import urllib.request
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, final
 
 import boto3
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -33,7 +34,7 @@ from fanout.kinesis.writing.kpl_format import encode_aggregate
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from tests.support.commands import ENVIRONMENT, FANOUT
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -281,6 +282,24 @@ def test_a_signal_ends_it_while_the_service_does_not_answer() -> None:
         with running(*command, **keys) as process, silent.accept()[0]:
             process.send_signal(signal.SIGINT)
             assert process.communicate(timeout=PATIENCE) == ("", "")
+    assert process.returncode == 130
+
+
+@pytest.mark.long
+def test_a_second_ctrl_c_ends_a_search_that_backtracks(stream: Stream) -> None:
+    stream.put(b"found")
+    command = [stream.source, "--since", "earliest", "--filter", "found|(a+)+$"]
+    with running(*command, **stream.server.environment) as process:
+        assert values(process, 1) == ["found"]
+        own = psutil.Process(process.pid)
+        before = own.cpu_times().user
+        stream.put(b"a" * 60 + b"b")
+        eventually(lambda: own.cpu_times().user > before + 1)  # it searches, for years
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(1)
+        assert process.communicate() == ("", "")
     assert process.returncode == 130
 
 
