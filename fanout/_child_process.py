@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,10 +31,18 @@ def run_command(
     given_up = threading.Event()
 
     def begin() -> None:
-        start = partial(subprocess.Popen, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        begun.append(start(command, cwd=cwd, encoding="utf-8", errors="replace"))
+        process = subprocess.Popen(  # noqa: S603 - the callers' own commands, without a shell
+            command,
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+        )
+        begun.append(process)
         if given_up.is_set():  # a signal came before this child was known
-            begun[0].kill()
+            with process:
+                process.kill()
 
     with ThreadPoolExecutor(1) as starter:
         try:

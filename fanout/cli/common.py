@@ -59,25 +59,27 @@ def run_coroutine(main: Coroutine[Any, Any, _T]) -> _T:
 
         def interrupt(*_: object) -> None:
             nonlocal interrupted
-            if interrupted:
+            if interrupted or loop.is_closed():
+                loop.set_exception_handler(lambda *_: None)  # whichever task it breaks off
                 raise KeyboardInterrupt
             interrupted = True
             loop.call_soon_threadsafe(task.cancel)
 
-        if threading.current_thread() is not threading.main_thread():
-            return await main
-        before = signal.signal(signal.SIGINT, interrupt)
-        try:
-            return await main
-        finally:
-            signal.signal(signal.SIGINT, before)
+        if is_main:
+            signal.signal(signal.SIGINT, interrupt)
+        return await main
 
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
     try:
         return asyncio.run(interruptible())
     except asyncio.CancelledError:
         if interrupted:
             raise KeyboardInterrupt from None
         raise
+    finally:
+        if is_main:
+            signal.signal(signal.SIGINT, before)
 
 
 def print_json(answer: dict[str, Any]) -> None:

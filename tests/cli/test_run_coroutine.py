@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,24 @@ def test_a_second_ctrl_c_ends_what_keeps_the_loop_busy() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_coroutine(main())
     assert not went_on
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_second_ctrl_c_is_quiet_whichever_task_it_breaks_off(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def busy() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(busy()), asyncio.create_task(asyncio.sleep(60))]
+        await asyncio.wait(tasks)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_coroutine(main())
+    gc.collect()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_result_an_error_and_a_cancellation_pass() -> None:

@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from fanout.errors import OptionError, SetupError, StreamStateError
 from fanout.testing.kafka.broker import KafkaBroker
@@ -22,7 +24,7 @@ from tests.support.groups import KAFKA
 from tests.support.patience import PATIENCE, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 pytestmark = KAFKA
 
@@ -195,14 +197,54 @@ def test_records_survive_a_kill_and_a_restart(mortal_broker: KafkaBroker) -> Non
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("end", [KafkaBroker.kill, KafkaBroker.stop])
-def test_an_ended_broker_is_let_in_again_long_before_its_session_ends(
-    mortal_broker: KafkaBroker, end: Callable[[KafkaBroker], None]
+@pytest.mark.parametrize(
+    "ends",
+    [
+        (KafkaBroker.kill,),
+        (KafkaBroker.stop,),
+        (KafkaBroker.kill, KafkaBroker.stop),
+        (lambda broker: os.kill(broker.pid, signal.SIGKILL),),
+    ],
+    ids=["killed", "stopped", "stopped-when-killed", "killed-by-another"],
+)
+def test_an_ended_broker_is_let_in_again_before_its_session_ends(
+    mortal_broker: KafkaBroker, ends: Sequence[Callable[[KafkaBroker], None]]
 ) -> None:
-    end(mortal_broker)
+    for end in ends:
+        end(mortal_broker)
+    eventually(lambda: mortal_broker.pid is None)
     began = time.monotonic()
     mortal_broker.start()
-    assert time.monotonic() - began < 45  # of 60 s
+    assert time.monotonic() - began < 25  # of 30 s
+
+
+@pytest.mark.long
+def test_one_that_was_killed_as_it_started_starts(mortal_broker: KafkaBroker) -> None:
+    mortal_broker.kill()
+    with ThreadPoolExecutor(1) as thread:
+        starting = thread.submit(mortal_broker.start)
+        eventually(lambda: mortal_broker.pid is not None)
+        mortal_broker.kill()
+        with pytest.raises(SetupError, match="ended as it started"):
+            starting.result()
+    mortal_broker.start()
+
+
+@pytest.mark.long
+def test_a_broker_begins_anew_in_a_second_block() -> None:
+    broker = KafkaBroker()
+    for _ in range(2):
+        with broker:
+            broker.create_topic("new")
+
+
+def test_a_lone_broker_that_stands_still_for_seconds_is_not_missed(
+    kafka_broker: KafkaBroker,
+) -> None:
+    resource = ConfigResource(ResourceType.BROKER, "1")
+    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    configs = admin.describe_configs([resource])[resource].result(PATIENCE)
+    assert int(configs["broker.session.timeout.ms"].value) == 30_000
 
 
 @pytest.mark.long

@@ -16,8 +16,9 @@ class KafkaBroker(KafkaCluster):
     """Run one Kafka node, broker and controller, while the `with` block lasts.
 
     It is a `KafkaCluster` of one node, in which each topic has one replica. The node goes on
-    leading its partitions after it stood still for a minute, and is let in again at once after it
-    was killed. Transactions and share groups work, and retention and compaction act within seconds.
+    leading its partitions after it stood still for less than half a minute, and is let in again at
+    once after `kill`. Transactions and share groups work, and retention and compaction act within
+    seconds.
 
     Every method blocks: where an event loop runs, call it by `asyncio.to_thread`.
 

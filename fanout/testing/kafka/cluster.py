@@ -61,8 +61,8 @@ class KafkaCluster:
 
     Topics, the internal ones too, have three replicas and take writes that two have in sync, as
     far as there are as many nodes. A node that dies or hangs is missed after the
-    `broker.session.timeout.ms` of Kafka, 9 s. Leaders stay where a fault has moved them; see
-    `move_leaders`.
+    `broker.session.timeout.ms` of Kafka, 9 s, and one that is alone after 30 s. Leaders stay where
+    a fault has moved them; see `move_leaders`.
 
     Every method blocks: where an event loop runs, call it by `asyncio.to_thread`.
 
@@ -107,7 +107,7 @@ class KafkaCluster:
         self._protocols |= _LISTENERS
         self._nodes: dict[int, _Node] = {}
         self._paused: set[int] = set()
-        self._registered: set[int] = set()
+        self._registered = False
         self._cluster = ""
         self._topics: Topics | None = None
 
@@ -138,6 +138,7 @@ class KafkaCluster:
     def close(self) -> None:
         """End the nodes and remove their data; idempotent."""
         nodes, self._nodes, self._topics = self._nodes, {}, None
+        self._paused, self._registered = set(), False
         for node in nodes.values():
             node.server.close()
 
@@ -176,13 +177,19 @@ class KafkaCluster:
         deadline = time.monotonic() + _START_TIMEOUT
         for node in started.values():
             node.server.start()
-        while started and not self._are_ready({*started}):
+        # The controller keeps a lone broker out until the session of its killed process ends, or is
+        # forgotten. Of several nodes, the others are to see what they see in production.
+        outlived = self._registered and len(self._numbers) == 1
+        self._registered = True
+        while started:
+            outlived = outlived and not unregister_broker(self.address("CONTROLLER"), 1)
+            if self._admin.are_ready(self._cluster, {*started}, timeout=0.1 if outlived else 1.0):
+                break
             for node in started.values():
                 if node.server.pid is None:
                     raise SetupError(self._why(node, "ended as it started"))
                 if time.monotonic() > deadline:
                     raise SetupError(self._why(node, f"did not answer in {_START_TIMEOUT:.0f} s"))
-        self._registered |= started.keys()
 
     def stop(self, node: int = 1) -> None:
         """Shut a node down by SIGTERM: it gives its leaders away, and ends.
@@ -190,8 +197,8 @@ class KafkaCluster:
         A paused node runs on first.
         """
         self.resume(node)
+        self._registered &= self.process_id(node) is None
         self._node(node).server.terminate()
-        self._registered.discard(node)
 
     def kill(self, node: int = 1) -> None:
         """Kill a node as a crash would, by SIGKILL, and wait until it is gone."""
@@ -330,14 +337,6 @@ class KafkaCluster:
                 check_port(self._port + index)
                 of_node["PLAINTEXT"] = self._port + index
         return ports
-
-    def _are_ready(self, started: set[int]) -> bool:
-        # A killed broker is let in again when its session has ended, or the controller forgets it;
-        # of several nodes, the others are to see what they see in production.
-        killed = self._registered & started if len(self._numbers) == 1 else set()
-        if killed and unregister_broker(self.address("CONTROLLER"), 1):
-            self._registered -= killed
-        return self._admin.are_ready(self._cluster, started, timeout=0.1 if killed else 1.0)
 
     def _why(self, node: _Node, what: str) -> str:
         sentence = f"Kafka {self.version} from {kafka_jars(self.version)} {what}; its log ends with"

@@ -65,8 +65,9 @@ _DEFAULTS = {
     "log.index.size.max.bytes": "1048576",
 }
 
-# Nobody takes the place of a lone broker whose machine stands still.
-_ALONE = {"broker.session.timeout.ms": "60000", "broker.heartbeat.interval.ms": "200"}
+# Nobody takes the place of a lone broker whose machine stands still. A new process of a broker
+# tries for a minute to be let in.
+_ALONE = {"broker.session.timeout.ms": "30000", "broker.heartbeat.interval.ms": "200"}
 _TOGETHER = {
     # Leaders stay where a fault or a test has put them.
     "auto.leader.rebalance.enable": "false",

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # The broker is on this machine: who does not answer in this many seconds does not run.
 _TIMEOUT = 15.0
+# What the controller says of brokers that it has not heard of for a session.
+_FENCED = "All brokers are currently fenced"
 
 
 class Topics:
@@ -120,7 +122,7 @@ class Topics:
     ) -> None:
         """Create a topic; see `KafkaCluster.create_topic`."""
         wanted = NewTopic(topic, partitions, replicas, config=dict(configs))
-        self._wait(self._admin.create_topics([wanted]))
+        self._place(lambda: self._admin.create_topics([wanted]))
         self._await_partitions(topic, partitions)
 
     def delete(self, topic: str) -> None:
@@ -130,7 +132,7 @@ class Topics:
 
     def grow(self, topic: str, partitions: int) -> None:
         """Add partitions; see `KafkaCluster.grow_topic`."""
-        self._wait(self._admin.create_partitions([NewPartitions(topic, partitions)]))
+        self._place(lambda: self._admin.create_partitions([NewPartitions(topic, partitions)]))
         self._await_partitions(topic, partitions)
 
     def alter(self, topic: str, configs: Mapping[str, str]) -> None:
@@ -194,6 +196,17 @@ class Topics:
             if time.monotonic() > deadline:
                 raise StreamStateError(otherwise)
             time.sleep(0.01)  # a broker does not report that it has heard
+
+    def _place(self, ask: Callable[[], dict[Any, Any]]) -> None:
+        """Ask until brokers get partitions again, after their controller missed them for long."""
+        deadline = time.monotonic() + _TIMEOUT
+        while True:
+            try:
+                return self._wait(ask())
+            except OptionError as error:
+                if _FENCED not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)  # the controller counts a broker in again at its next heartbeat
 
     def _wait(self, futures: dict[Any, Any]) -> None:
         for future in futures.values():

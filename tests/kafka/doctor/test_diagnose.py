@@ -20,7 +20,7 @@ from fanout.kafka.doctor.resources import examine_share_group
 from fanout.kafka.partitions import Partition
 from fanout.kafka.protocol.cluster_metadata import Metadata, fetch_metadata
 from fanout.kafka.security import Security
-from tests.support.kafka.brokers import HERE, connect, create, persist, produce
+from tests.support.kafka.brokers import HERE, connect, create, leave, persist, produce
 from tests.support.kafka.permissions import grant, permission
 
 if TYPE_CHECKING:
@@ -262,7 +262,7 @@ async def test_a_share_group_is_none_whose_offsets_are_committed(
             await asyncio.to_thread(consumer.poll, 0.1)
             found = await examine(reach(kafka_broker), group=group, share_group=group)
     finally:
-        await asyncio.to_thread(consumer.close)
+        await asyncio.to_thread(leave, consumer)
     assert found[f"group {group}"].status == "problem"
     assert found[f"group {group}"].detail == f"{group} is a share group"
     assert found[f"share group {group}"].detail.startswith("stable, with 1 members")

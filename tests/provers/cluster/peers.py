@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, final
 from confluent_kafka import Consumer, KafkaException, Producer, ShareConsumer, TopicPartition
 
 from tests.provers.cluster.records import PARTITIONS, Progress, Seen, quiet
+from tests.support.kafka.brokers import leave
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -148,7 +149,7 @@ class SharePeer(Peer):
                 if _records(list(consumer.poll(_WAIT) or [])):
                     self.progress.mark()
         finally:
-            consumer.close()
+            leave(consumer)
 
 
 def _again(call: Callable[[], None]) -> None:
