@@ -11,7 +11,6 @@ from fanout.errors import SubscribeTimeoutError, SubscriptionEndedError, Subscri
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from types import TracebackType
 
     from fanout.core.events import Batch, End, Split
     from fanout.core.limits import MemoryLimit, SubscribeLimit
@@ -170,12 +169,7 @@ class Watchdog:
         self._start(self._seconds)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Stop measuring; raise TimeoutError if the time was up."""
         task, self._task = self._task, None
         self._stop()
