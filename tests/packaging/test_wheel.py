@@ -107,7 +107,7 @@ def test_the_wheel_has_the_library_and_no_prover(wheel: Path) -> None:
 # Then 8,200 went: private docstrings of one sentence, one engine for the demo and the crash
 # campaign, one error of another process, and 78 modules that were no concept of their own. Only a
 # new capability raises it.
-MAX_LINES, MAX_MODULES = 84_625, 466
+MAX_LINES, MAX_MODULES = 84_626, 466
 
 
 def test_the_wheel_does_not_grow_unnoticed() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ALTER_CLIENT_QUOTAS: Final = 49
 _UNREGISTER_BROKER: Final = 64
 _ENTITY: Final = Array(("type", String("utf-8")), ("name", String("utf-8")))
-_TIMEOUT: Final = 15.0
+_TIMEOUT: Final = 30.0
 # Bytes of an answer: its length, the number of the request, tags, the time of a throttle, the code.
 _UP_TO_ERROR_CODE: Final = 4 + 4 + 1 + 4 + 2
 _NOT_CONTROLLER: Final = struct.pack(">h", 41)  # it begins
