@@ -276,8 +276,7 @@ def _measure(
     failed: dict[str, Exception] = {}
     end = None if seconds is None else time.monotonic() + seconds
     if end is not None and len(chosen) > 1 and not options.quick:
-        first = min(end, time.monotonic() + _QUICK_MINUTES * 60)
-        failed |= _look(chosen, options, first, reports, quick=True)
+        failed |= _look(chosen, options, end, reports, quick=True)
         chosen = {name: scenario for name, scenario in chosen.items() if name not in failed}
     failed |= _look(chosen, options, end, reports, quick=options.quick)
     if reports and not options.json:
