@@ -205,6 +205,26 @@ def test_what_does_not_fit_has_its_quick_look(
     assert "two of kinesis has its quick look alone: the time is over" in printed.err
 
 
+def test_each_scenario_has_a_look_however_long_these_take(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: Clock
+) -> None:
+    def measured(name: str, *_: int) -> Report:
+        take_turns(name, {"us": partial(clock.go_on, 200)}, 1)
+        return Report(scenario=name, rows=[], ratios={name: 1}, machine={})
+
+    names = ["one", "two", "three", "four"]
+    fakes = {
+        name: {"kinesis": cli.Scenario(partial(measured, name), partial(measured, name))}
+        for name in names
+    }
+    monkeypatch.setattr(cli, "SCENARIOS", fakes)
+    cli.main(["--minutes", "14", "--json"])
+    printed = capsys.readouterr()
+    reports = [json.loads(line) for line in printed.out.splitlines() if line.startswith("{")]
+    assert [[*one["ratios"]] for one in reports] == [[name] for name in [*names, "one"]]
+    assert "is left out" not in printed.err
+
+
 def test_an_ivy_report_becomes_one_line() -> None:
     log = """
     :: problems summary ::
