@@ -85,7 +85,7 @@ SCENARIOS: Final[dict[str, dict[str, Scenario]]] = {
         ),
     },
     "land": {
-        "kinesis": Scenario(land.run, partial(land.run, 1, 256, 32 << 20, land.BRIEF)),
+        "kinesis": Scenario(land.run, partial(land.run, 1, 256, 32 << 20, land.BRIEF_CONTENDERS)),
         "kinesis-typed": Scenario(
             land_typed.run_kinesis, partial(land_typed.run_kinesis, 1, 100, 8 << 20)
         ),

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Counted, Measurement
 
-__all__ = ("BRIEF", "CONTENDERS", "File", "Place", "land_by_fanout", "run")
+__all__ = ("BRIEF_CONTENDERS", "CONTENDERS", "File", "Place", "land_by_fanout", "run")
 
 CONSUME = "fanout.open"
 LOCAL, LOCAL_LOOP = "land, local", "loop, local"
@@ -165,7 +165,7 @@ CONTENDERS: Mapping[str, Callable[[Place], AsyncGenerator[Counted, None]]] = {
     UPLOAD: upload_by_obstore,
 }
 # Those of a quick look: the others start a server, or import a library of tables, for each run.
-BRIEF: Final = (CONSUME, LOCAL, LOCAL_LOOP, PROCESSES)
+BRIEF_CONTENDERS: Final = (CONSUME, LOCAL, LOCAL_LOOP, PROCESSES)
 
 RATIOS: Final = {
     f"local/{RECORD_BYTES}/vs_loop": (LOCAL, LOCAL_LOOP),

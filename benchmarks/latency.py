@@ -38,7 +38,7 @@ from benchmarks.harness import (
 )
 from benchmarks.kafka_topic import PARTITIONS, TOPIC
 from benchmarks.paced import RECORD_BYTES, SHARDS, STAMP_BYTES, STREAM, paced
-from benchmarks.spark_contender import BRIEF, compare
+from benchmarks.spark_contender import BRIEF_FACTOR, compare
 from benchmarks.turns import take_turns, tell
 from fanout.kinesis import KinesisSource
 
@@ -241,7 +241,7 @@ def run_kafka(
         brief: As for `compare`; the loops take a tenth of the seconds too.
     """
     report = Report(scenario="latency", rows=[], ratios={})
-    _run_asyncio("kafka", report, rounds, rates, seconds / BRIEF if brief else seconds)
+    _run_asyncio("kafka", report, rounds, rates, seconds / BRIEF_FACTOR if brief else seconds)
     for rate in rates:
         with paced("kafka", rate) as servers:
             measure = partial(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from benchmarks.harness import Row
 
 __all__ = (
-    "BRIEF",
+    "BRIEF_FACTOR",
     "answer",
     "compare",
     "cpu_seconds",
@@ -41,7 +41,7 @@ __all__ = (
 )
 
 
-BRIEF: Final = 10
+BRIEF_FACTOR: Final = 10
 """By how much less a brief run does."""
 
 
@@ -74,7 +74,7 @@ def compare(
     """
     scenario = job.removeprefix("benchmarks.").removesuffix("_job")
     if brief:
-        records = {name: count // BRIEF for name, count in records.items()}
+        records = {name: count // BRIEF_FACTOR for name, count in records.items()}
     what = scenario if scenario == source else f"{scenario} {source}"
     with ExitStack() as stack:
         jobs = {}
@@ -159,7 +159,7 @@ def warm_up_batches(usual: int) -> int:
     Args:
         usual: How many, unless the job is to be brief.
     """
-    return usual // BRIEF if sys.argv[4:] == ["brief"] else usual
+    return usual // BRIEF_FACTOR if sys.argv[4:] == ["brief"] else usual
 
 
 def session(packages: str = "", settings: Mapping[str, str] = MappingProxyType({})) -> SparkSession:

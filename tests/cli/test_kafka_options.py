@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from fanout.cli.app import app
 from fanout.cli.service_options import ClusterOptions
 from fanout.errors import OptionError
+from fanout.kafka.cluster import Server
 from tests.support.commands import fanout
+from tests.support.kafka.first_contact import CONNECT_TIMEOUT, ended_once_seen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,13 +158,14 @@ def test_a_mistake_is_named_by_its_option(
 def test_a_dead_broker_is_an_error_within_the_timeout_also_with_no_token(
     command: list[str], checkpoint: str, unused_tcp_port: int
 ) -> None:
-    dead = f"127.0.0.1:{unused_tcp_port}"
-    given = ["--bootstrap-servers", dead, "--connect-timeout", "3"]
+    dead = Server("127.0.0.1", unused_tcp_port)
+    given = ["--bootstrap-servers", str(dead), "--connect-timeout", f"{CONNECT_TIMEOUT:g}"]
     says = (
         f"the cluster cannot be reached: {dead}: no server listens; check that the broker runs, "
-        "and the port (tried with the protocol PLAINTEXT for --connect-timeout 3 seconds)"
+        "and the port (tried with the protocol PLAINTEXT for --connect-timeout 100 seconds)"
     )
-    assert run(command, checkpoint, *given) == (2, says)
+    with ended_once_seen(dead):
+        assert run(command, checkpoint, *given) == (2, says)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fanout.cli.app import app
+from fanout.kafka.cluster import Server
 from fanout.landing.retention import Retention
 from fanout.landing.storage import object_clients
 from fanout.testing.kinesis.rules import KinesisRules
@@ -31,6 +32,7 @@ from fanout.testing.kinesis.server import KinesisServer
 from fanout.testing.s3_clients import BUCKET
 from fanout.testing.s3_server import serve_s3
 from tests.support.commands import ENVIRONMENT, FANOUT
+from tests.support.kafka.first_contact import CONNECT_TIMEOUT, ended_once_seen
 from tests.support.patience import PATIENCE
 from tests.support.s3 import s3_client
 from tests.support.s3_faults import after, faulty_s3, unanswered
@@ -41,8 +43,7 @@ if TYPE_CHECKING:
 
     from typer.testing import Result
 
-# Servers that do not answer are given up soon.
-SHORT = ["--connect-timeout", "3"]
+CONTACT = ["--connect-timeout", f"{CONNECT_TIMEOUT:g}"]
 MONTH = 31 * 24 * 3600 * 1000
 
 
@@ -459,7 +460,7 @@ def refused(command: list[str], sentence: str) -> None:
         (["kinesis://none", "{here}"], "the stream 'none' cannot be described: "),
         (["kafka://orders", "{here}"], "pass --bootstrap-servers, or set "),
         (
-            ["kafka://orders", "{here}", "--bootstrap-servers", "{dead}", *SHORT],
+            ["kafka://orders", "{here}", "--bootstrap-servers", "{dead}", *CONTACT],
             "the cluster cannot be reached: {dead}: no server listens",
         ),
         (
@@ -544,14 +545,16 @@ def test_what_is_wrong_is_one_sentence_in_words_of_the_options(
     (tmp_path / "file").touch()
     with socket.socket() as kept:
         kept.bind(("127.0.0.1", 0))
+        dead = Server(*kept.getsockname())
         values = {
             "here": str(tmp_path / "here"),
             "file": str(tmp_path / "file"),
-            "dead": f"127.0.0.1:{kept.getsockname()[1]}",
+            "dead": str(dead),
             "s3": s3,
             "stream": stream.source,
         }
-        refused([part.format(**values) for part in command], sentence.format(**values))
+        with ended_once_seen(dead):
+            refused([part.format(**values) for part in command], sentence.format(**values))
 
 
 def test_an_age_that_is_none_is_a_usage_error(tmp_path: Path) -> None:

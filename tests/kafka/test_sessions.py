@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 pytestmark = [KAFKA_CLUSTERS, pytest.mark.long, pytest.mark.timeout(240)]
 
-# A client renews when 85 % are over: the rest has to be enough on a busy machine.
+# A client renews when 85 % are over. It may stand still for the rest, 2.4 s, and not for longer; a
+# session that leaves more would make each test twice as long.
 SESSION = 16.0
 RUNS = 2.2 * SESSION
 END = "end "

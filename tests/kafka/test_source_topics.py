@@ -13,6 +13,7 @@ from fanout.core.checkpoint import Checkpoint
 from fanout.errors import CheckpointError, PositionError, ServiceError, SplitFailedError
 from fanout.kafka.intervals import KAFKA_INTERVALS
 from tests.support.kafka.topics import Topic, eventually, new_topic
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -340,13 +341,16 @@ async def test_a_larger_topic_of_the_same_name_is_told_while_it_is_read(
     topic: Topic, *, allowed: bool
 ) -> None:
     loss = {"on_data_loss": "earliest"} if allowed else {}
-    # Between the two topics there is none for a while: that alone is not to be the loss.
-    seconds = KAFKA_INTERVALS.current.loss_confirmed_after if allowed else 5.0
-    intervals = replace(KAFKA_INTERVALS.current, loss_confirmed_after=seconds)
+    seconds = KAFKA_INTERVALS.current.loss_confirmed_after
+    # Between the two topics there is none for a while: that alone is not to be the loss, however
+    # long it takes.
+    meanwhile = seconds if allowed else PATIENCE
+    intervals = replace(KAFKA_INTERVALS.current, loss_confirmed_after=meanwhile)
     with KAFKA_INTERVALS.replaced(intervals):
         async with topic.reading(**loss) as reader:
             await reader.has(10)
             again = await asyncio.to_thread(_replace, topic, 20)
+            object.__setattr__(intervals, "loss_confirmed_after", seconds)
             if allowed:
                 await reader.has(30)
                 assert reader.log[0][10:] == again.log[0]

@@ -14,10 +14,12 @@ from websockets.utils import accept_key
 from fanout.errors import SetupError
 from fanout.landers import control_server
 from fanout.landers.control_client import connect
-from fanout.landers.control_server import ControlServer
+from fanout.landers.control_server import ControlListener, ControlServer
 from tests.landers.control_peers import SECRET, UPGRADE, Received, Served, others, stranger
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator
 
 HOST = "127.0.0.1"
@@ -31,7 +33,8 @@ async def served() -> Served:
 
 
 @pytest.fixture
-async def server(served: Served) -> AsyncIterator[ControlServer]:
+async def server(served: Served, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ControlServer]:
+    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", PATIENCE)
     async with ControlServer(HOST, 0, SECRET, served) as server:
         yield server
     assert others() == set()
@@ -96,18 +99,33 @@ async def test_what_is_no_upgrade_gets_no_answer(
     assert served.count == 0
 
 
+@pytest.fixture
+def deadline(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Make the deadline short; it has no effect before the event, also where all stands still."""
+    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 0.2)
+    turn_away, due = ControlListener._turn_away, asyncio.Event()
+
+    def turn_away_when_due(listener: ControlListener, stranger: socket.socket) -> None:
+        if not due.is_set():
+            asyncio.get_running_loop().call_later(0.1, turn_away_when_due, listener, stranger)
+        elif stranger in listener._strangers:
+            turn_away(listener, stranger)
+
+    monkeypatch.setattr(ControlListener, "_turn_away", turn_away_when_due)
+    return due
+
+
 @pytest.mark.parametrize("upgraded", [False, True])
 async def test_silence_ends_after_the_deadline(
     upgraded: bool,  # noqa: FBT001
     server: ControlServer,
     served: Served,
-    monkeypatch: pytest.MonkeyPatch,
+    deadline: asyncio.Event,
 ) -> None:
-    # An upgrade has to be within it.
-    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 2.0 if upgraded else 0.2)
     async with stranger(server) as peer:
         if upgraded:
             await peer.upgrade()
+        deadline.set()
         assert await peer.rest() == b""
     assert served.count == 0
 
@@ -130,22 +148,19 @@ async def test_what_is_no_proof_is_refused(
     sent: tuple[bytes, int, int | None],
     server: ControlServer,
     served: Served,
-    monkeypatch: pytest.MonkeyPatch,
+    deadline: asyncio.Event,
 ) -> None:
-    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 2.0)  # the upgrade is within it
     async with stranger(server) as peer:
         await peer.upgrade()
+        deadline.set()
         peer.send(*sent)
         rest = await peer.rest()
     assert rest == b"" or rest[0] == 0x88  # at most a close frame
     assert served.count == 0
 
 
-async def test_a_stranger_cannot_fill_the_memory(
-    server: ControlServer, served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stranger_cannot_fill_the_memory(server: ControlServer, served: Served) -> None:
     """A frame within the limit of messages, and pings without end, are cut after 4 KiB."""
-    monkeypatch.setattr(control_server, "HANDSHAKE_SECONDS", 60.0)
     for sent in ((bytes(2**16), 2, 2**24), (b"ping", 9, None)):
         async with stranger(server) as peer:
             await peer.upgrade()

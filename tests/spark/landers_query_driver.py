@@ -21,8 +21,10 @@ from fanout.kafka import KafkaSource, Security
 from fanout.kafka.cluster import Cluster
 from fanout.kinesis import KinesisSource
 from fanout.spark import OnExecutors, foreach_batch
+from fanout.spark.landers import jobs
 from fanout.testing.spark.class_archive import java_options
 from fanout.testing.spark.session import small_settings
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -106,6 +108,9 @@ class Driver:
 
 
 def main(output: TextIO, master: str, cores: str, *job: str) -> None:
+    # To wait for jobs in vain takes longer than a test allows; the tasks of a host that is cut off
+    # are always waited for in vain.
+    jobs._JOBS_END = 1.5 * PATIENCE  # type: ignore[misc]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     os.environ.update(CREDENTIALS)

@@ -129,7 +129,7 @@ def stopped_while_cut(job: Job, hosts: Network) -> None:
     link.is_cut = True
     seconds, error = job.ask("stop")
     assert error == "None"
-    assert seconds < 60  # Spark gives an executor up after two minutes
+    assert seconds < PATIENCE  # Spark gives an executor up after two minutes
     assert not other.lives
     link.is_cut = False
     left_nothing(job, lander)

@@ -11,13 +11,14 @@ from botocore.config import Config
 
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
+from tests.support.patience import PATIENCE
 from tests.testing.wires import PLAIN, Wire, speaking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FIRST = "shardId-000000000000"
-ONCE = Config(retries={"total_max_attempts": 1}, read_timeout=5)
+ONCE = Config(retries={"total_max_attempts": 1}, read_timeout=PATIENCE)
 
 
 class Kinesis:

@@ -7,12 +7,14 @@ import socket
 import ssl
 import threading
 from contextlib import ExitStack
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 from h2.events import StreamReset
 
+from fanout.testing.http2_stream import Http2Stream
+from fanout.testing.http_server import SocketCaller
 from fanout.testing.kinesis.rules import KinesisRules
 from fanout.testing.kinesis.server import KinesisServer
 from tests.support.patience import eventually
@@ -20,6 +22,8 @@ from tests.testing.http2_client import Http2Client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from fanout.testing.caller import Caller
 
 FIRST = "shardId-000000000000"
 SILENT = KinesisRules(heartbeat=600, subscription_life=600, takeover_after=0, call_interval=0)
@@ -155,8 +159,23 @@ def test_a_subscription_that_is_held_back_ends_after_its_life(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fanout.testing.kinesis.consumers.GRACE", 0.1)
-    server._state.rules = replace(SILENT, subscription_life=3.0)
+    ends: list[Callable[[], None]] = []
+
+    def noting(send_until: Callable[..., None]) -> Callable[..., None]:
+        def note(caller: Caller, deadline: float | None) -> None:
+            if deadline is not None:
+                sooner = deadline - SILENT.subscription_life
+                ends.append(partial(send_until, caller, sooner))
+            send_until(caller, deadline)
+
+        return note
+
+    for kind in (SocketCaller, Http2Stream):
+        monkeypatch.setattr(kind, "send_until", noting(kind.send_until))
     held_back(register(server))
+    # Its life is over now: a short one might be over before the client has the beginning.
+    for end in ends:
+        end()
     eventually(lambda: server.statistics().open_subscriptions == 0)
 
 

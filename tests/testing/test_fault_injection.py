@@ -79,9 +79,9 @@ def test_a_stall_holds_even_heartbeats_back(kinesis: Any) -> None:
 
 
 def test_a_stall_without_a_time_lasts_until_the_client_leaves(kinesis: Any) -> None:
-    kinesis.server.inject(Stall())
-    # The call itself is answered.
-    kinesis.client = kinesis.connect(Config(read_timeout=2, retries={"total_max_attempts": 1}))
+    kinesis.server.inject(Stall(times=5))
+    # The client makes the call again where it is not answered in time.
+    kinesis.client = kinesis.connect(Config(read_timeout=1, retries={"total_max_attempts": 5}))
     with pytest.raises(StreamTimeoutError):
         next(kinesis.subscribe())
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from fanout.testing.kafka.broker import KafkaBroker
 
-SESSION = 3.0
+# Members that stand still for a while keep their partitions.
+SESSION = 10.0
 # Seconds after which a test takes what it waits for as missing.
 GUARD = 180.0
 

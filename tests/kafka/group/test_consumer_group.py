@@ -17,7 +17,7 @@ import fanout
 from fanout.errors import OptionError, ServiceError, SplitLostError
 from fanout.kafka import Cluster, ConsumerGroup, KafkaShareSource, KafkaSource, ShuffleSource
 from fanout.kinesis import KinesisSource
-from tests.kafka.group.processes import GUARD, SESSION, Process, set_session, started, until
+from tests.kafka.group.processes import GUARD, Process, set_session, started, until
 from tests.support.kafka.brokers import HERE
 from tests.support.kafka.topics import Topic, committed, new_topic, seeded
 
@@ -240,7 +240,7 @@ async def test_two_processes_with_one_instance_id_are_told(
     topic: Topic, group: ConsumerGroup
 ) -> None:
     # The refusal comes after more than a session, and the first member has to keep its own.
-    await asyncio.to_thread(set_session, topic.broker, group.group_id, 2 * SESSION)
+    await asyncio.to_thread(set_session, topic.broker, group.group_id, 6.0)
     static = ConsumerGroup(group_id=group.group_id, instance_id="1")
     async with member(topic, static) as first:
         await until(lambda: len(first.owned) == PARTITIONS)

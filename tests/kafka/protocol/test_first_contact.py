@@ -6,7 +6,6 @@ import asyncio
 import socket
 import ssl
 from contextlib import AsyncExitStack
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from unittest.mock import AsyncMock
 
@@ -30,6 +29,7 @@ from tests.kafka.protocol.listeners import (
     numbered,
     silent,
 )
+from tests.support.kafka.first_contact import CONNECT_TIMEOUT, ended_once_seen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,30 +46,19 @@ SCRAM = Security(protocol="SASL_PLAINTEXT", username="u", password="canary")
 TLS = Security(protocol="SSL")
 
 
-class Patience:
-    """Seconds for a step of a probe: few for an answer, as some never come; many to connect."""
-
-    def __init__(self) -> None:
-        self.answering = ContextVar("answering", default=False)
-
-    def __radd__(self, now: float) -> float:
-        return now + (0.1 if self.answering.get() else 10.0)
-
-
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fanout.kafka.protocol.first_contact._FIRST_ATTEMPT", 0.1)
-    patience, answer = Patience(), diagnosis._answer
+    """A probe waits briefly for answers, as some never come, but long for a connection."""
+    answer = diagnosis._answer
 
     async def answer_soon(*args: Any, **options: Any) -> Peer:
-        before = patience.answering.set(True)
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(diagnosis, "_PATIENCE", 0.5)
             return await answer(*args, **options)
-        finally:
-            patience.answering.reset(before)
 
+    monkeypatch.setattr("fanout.kafka.protocol.first_contact._FIRST_ATTEMPT", 0.1)
     monkeypatch.setattr(diagnosis, "_answer", answer_soon)
-    monkeypatch.setattr(diagnosis, "_PATIENCE", patience)
+    monkeypatch.setattr(diagnosis, "_PATIENCE", SOON)
 
 
 async def reach(servers: Any, security: Security, seconds: float = LATE) -> Connections:
@@ -84,6 +73,14 @@ async def refusal(servers: Any, security: Security, seconds: float = LATE) -> st
     assert "canary" not in str(caught.value)
     assert caught.value.__cause__ is not None
     return str(caught.value)
+
+
+async def late_refusal(servers: Any, security: Security, *dead: Server) -> str:
+    """Let the time be over when the contact has found something wrong with each dead server."""
+    with ended_once_seen(*dead):
+        text = await refusal(servers, security, CONNECT_TIMEOUT)
+    assert f" for connect_timeout={CONNECT_TIMEOUT:g} seconds" in text
+    return text
 
 
 def closed(port: int) -> str:
@@ -137,17 +134,17 @@ async def test_a_server_without_an_answer_is_tried_until_the_end(
     serve: Serve, reason: str, security: Security
 ) -> None:
     async with listening(serve) as server:
-        text = await refusal(str(server), security, 4.0)
+        text = await late_refusal(str(server), security, server)
     assert reason in text
     assert text.endswith(
-        f"(tried with the protocol {security.protocol} for connect_timeout=4 seconds)"
+        f"(tried with the protocol {security.protocol} for connect_timeout=100 seconds)"
     )
 
 
 async def test_a_closed_port_is_tried_until_the_end(unused_tcp_port: int) -> None:
-    text = await refusal(closed(unused_tcp_port), PLAINTEXT, 3.0)
+    dead = Server("127.0.0.1", unused_tcp_port)
+    text = await late_refusal(str(dead), PLAINTEXT, dead)
     assert "no server listens; check that the broker runs, and the port" in text
-    assert "for connect_timeout=3 seconds" in text
 
 
 async def test_a_time_that_is_too_short_for_any_reason_is_an_error_with_a_text() -> None:
@@ -192,12 +189,13 @@ async def test_a_dead_server_hides_no_living_one(
 
 
 async def test_of_dead_servers_each_is_named_once(unused_tcp_port_factory: Any) -> None:
-    ports = [closed(unused_tcp_port_factory()) for _ in range(7)]
+    dead = [Server("127.0.0.1", unused_tcp_port_factory()) for _ in range(7)]
     async with listening(http) as server:
-        text = await refusal([*ports, ports[0], str(server)], PLAINTEXT, 4.0)
-    for port in ports[:5]:
-        assert text.count(port) == 1
-    assert f"{ports[4]} and 2 more: no server listens" in text
+        named = [*map(str, dead), str(dead[0]), str(server)]
+        text = await late_refusal(named, PLAINTEXT, *dead, server)
+    for one in dead[:5]:
+        assert text.count(str(one)) == 1
+    assert f"{dead[4]} and 2 more: no server listens" in text
     assert f"; {server}: an HTTP server answers" in text
 
 
@@ -206,7 +204,7 @@ async def test_an_address_that_brokers_advertise_is_tried_too(
 ) -> None:
     gone = Server("127.0.0.1", unused_tcp_port)
     async with listening(broker(advertised=(gone,))) as server:
-        text = await refusal(str(server), PLAINTEXT, 3.0)
+        text = await late_refusal(str(server), PLAINTEXT, gone)
         assert text.startswith(f"the cluster cannot be reached: {gone}: no server listens; ")
         assert f"{server} answers, and names this address of its brokers" in text
         assert text.endswith("see their advertised.listeners)")
@@ -240,7 +238,8 @@ async def test_a_name_that_is_not_found_is_final_unless_it_may_come(
         raise socket.gaierror(code, "not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
-    text = await refusal("kafka.example:9093", TLS, LATE if final else 3.0)
+    server = Server("kafka.example", 9093)
+    text = await (refusal(str(server), TLS) if final else late_refusal(str(server), TLS, server))
     assert "kafka.example:9093: the name cannot be resolved (not known); check the host" in text
 
 

@@ -36,6 +36,7 @@ from tests.support.kafka.sharing import (
     until,
 )
 from tests.support.kafka.topics import PLAINTEXT, new_topic
+from tests.support.patience import PATIENCE
 from tests.support.schema_registry import embedded_registry
 
 if TYPE_CHECKING:
@@ -192,6 +193,9 @@ async def test_a_refusal_that_the_group_does_not_take_is_made_again(
         group_settings=SHORT,
     ) as stream:
         locks(stream).remember("")
+        async with asyncio.timeout(PATIENCE):
+            await late.wait()
+        await group.lengthen_locks(stream)
         await until(stream, lambda counts: counts.rejected == 1)
         assert lent(stream).expired == 1
     assert len(await letters(topic)) == 2
@@ -328,6 +332,7 @@ async def test_an_outage_in_decode_rejects_nothing_and_wastes_no_delivery(
         await until(stream, lambda counts: attempts > 3 and counts.acquired)
         expire = loop.time() + 4.5
         await until(stream, lambda _: outage == "within the locks" or loop.time() > expire)
+        await group.lengthen_locks(stream)
         over.set()
         batch = await reading
         assert sorted(offsets(batch)) == [*range(20)]

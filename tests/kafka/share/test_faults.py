@@ -286,6 +286,7 @@ async def test_a_slow_consumer_costs_each_record_one_delivery(kafka_broker: Kafk
     group = await new_group(kafka_broker, 3)
     async with group.open(group_settings=SHORT) as stream:
         slow = await first(stream)
+        await group.lengthen_locks(stream)
         await asyncio.sleep(6.5)  # the locks expire after three seconds
         with pytest.raises(AcknowledgementError):
             await stream.acknowledge(slow)

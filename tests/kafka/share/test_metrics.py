@@ -91,6 +91,7 @@ async def test_what_was_acknowledged_too_late_is_counted_as_lost_to_the_stream(
     async with group.open(group_settings=SHORT) as stream:
         with collected.metrics.watch(stream):
             late = await first(stream)
+            await group.lengthen_locks(stream)
             again = await first(stream)
             assert offsets(again) == offsets(late)
             with pytest.raises(AcknowledgementError, match="too late"):

@@ -160,6 +160,7 @@ async def test_what_was_given_back_too_late_is_no_error_of_a_later_acknowledgeme
     group = await new_group(kafka_broker, 3)
     async with group.open(group_settings=SHORT) as stream:
         late = await first(stream)
+        await group.lengthen_locks(stream)
         await until(stream, lambda counts: counts.expired >= 3)
         await stream.lending.release(late)
         await stream.acknowledge(await first(stream))
@@ -204,6 +205,7 @@ async def test_an_acknowledgement_that_comes_too_late_names_the_records(
     group = await new_group(kafka_broker, 5)
     async with group.open(group_settings=SHORT) as stream:
         late = await first(stream)
+        await group.lengthen_locks(stream)
         again = await first(stream)
         assert offsets(again) == offsets(late)
         with pytest.raises(AcknowledgementError, match="too late") as caught:

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from fanout.errors import OptionError
 from tests.provers.crash.moments import CrashMoment, StrikeKind
 from tests.provers.crash.report import RoundResult, Struck
+from tests.support.kafka.leaders import move_leaders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,8 +34,6 @@ _TO_CATCH_UP = 120.0
 # A query with landers begins with executors, their Python workers, and jobs that check them; one
 # into tables replays a batch into each of them, and a MERGE is several jobs.
 _TO_CATCH_UP_WITH_MORE = 300.0
-# A node that was struck is in sync after some seconds.
-_TO_BE_IN_SYNC = 60
 # A job that ends by itself so often in one round will do so for ever.
 _MOST_FAILURES = 5
 
@@ -82,7 +80,7 @@ class Services:
             case StrikeKind.MOVE_LEADERS:
                 assert self.broker is not None
                 await asyncio.to_thread(control.release)
-                await self._move_leaders(self.broker)
+                await asyncio.to_thread(move_leaders, self.broker)
             case StrikeKind.KILL_KINESIS:
                 assert self.kinesis is not None
                 await self.kinesis.kill()
@@ -99,18 +97,6 @@ class Services:
                 await asyncio.to_thread(self.cluster.restart_workers)
             case _:
                 raise AssertionError(f"{kind} is no service")
-
-    async def _move_leaders(self, broker: KafkaCluster) -> None:
-        """Let other nodes lead, once the replicas of the node that was struck last are in sync."""
-        for left in reversed(range(_TO_BE_IN_SYNC)):
-            try:
-                await asyncio.to_thread(broker.move_leaders)
-            except OptionError:
-                if not left:
-                    raise
-                await asyncio.sleep(1.0)
-            else:
-                return
 
 
 @final

@@ -18,8 +18,8 @@ def move_leaders(cluster: KafkaCluster, *topics: str) -> None:
     while True:
         try:
             cluster.move_leaders(*topics)
-        except OptionError:
-            if time.monotonic() > deadline:
+        except OptionError as error:
+            if "Kafka refused" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
         else:

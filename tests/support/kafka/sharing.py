@@ -12,6 +12,7 @@ from fanout.core.backoff import Backoff
 from fanout.kafka import KafkaShareSource
 from fanout.kafka.cluster import Cluster
 from tests.support.kafka.topics import PLAINTEXT, new_topic, seeded
+from tests.support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +27,7 @@ _NAMES = itertools.count(1)
 
 # Far longer than any test takes, so that no record is delivered again by chance.
 LONG = {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "30000"}
-# Where locks expire. A record that came again is acknowledged within the longer time, also where
-# the machine is busy.
+# Where locks expire; `Group.lengthen_locks` keeps those of later deliveries from it.
 SHORT = LONG | {"share.record.lock.duration.ms": "3000"}
 BRIEF = LONG | {"share.record.lock.duration.ms": "1000"}
 
@@ -52,6 +52,13 @@ class Group:
 
     def open(self, **options: Any) -> AbstractAsyncContextManager[fanout.FanOut]:
         return fanout.open(self.source(**options), random=seeded())
+
+    async def lengthen_locks(self, stream: fanout.FanOut) -> None:
+        """Let the locks of later deliveries be LONG ones, so that a busy machine is in time."""
+        async with self.source().connect():  # which sets the group up
+            pass
+        own: Any = locks(stream)
+        own._shared.lock_seconds = 30.0
 
     async def put(self, count: int, *, partition: int = 0, **options: Any) -> None:
         await asyncio.to_thread(self.topic.put, count, partition=partition, **options)
@@ -92,7 +99,7 @@ def deliveries(batch: fanout.Batch) -> set[int]:
 async def take(stream: fanout.FanOut, count: int) -> Counter[tuple[int, int]]:
     """Read and acknowledge until so many different records were delivered."""
     seen: Counter[tuple[int, int]] = Counter()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while len(seen) < count:
             batch = await anext(stream)
             seen.update(where(batch))
@@ -101,8 +108,8 @@ async def take(stream: fanout.FanOut, count: int) -> Counter[tuple[int, int]]:
 
 
 async def first(stream: fanout.FanOut) -> fanout.Batch:
-    """Return the next batch; fail after 20 seconds without one."""
-    async with asyncio.timeout(20):
+    """Return the next batch."""
+    async with asyncio.timeout(PATIENCE):
         return await anext(stream)
 
 
@@ -126,6 +133,6 @@ def lent(stream: fanout.FanOut) -> LendingStatistics:
 
 async def until(stream: fanout.FanOut, condition: Callable[[LendingStatistics], object]) -> None:
     """Poll the statistics until a condition holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not condition(lent(stream)):  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0.01)

@@ -62,7 +62,7 @@ class Topic:
         writer = producer(self.broker, **options)
         for record in records:
             writer.produce(self.name, partition=partition, on_delivery=self._written, **record)
-        writer.flush(20)
+        writer.flush(PATIENCE)
 
     def transaction(
         self, writer: Producer, count: int, *, partition: int = 0, commit: bool | None
@@ -74,14 +74,14 @@ class Topic:
             writer.produce(
                 self.name, b"%d" % next(self._values), partition=partition, on_delivery=written
             )
-        writer.flush(20)
+        writer.flush(PATIENCE)
         if commit is not None:
             self.end_transaction(writer, partition=partition, commit=commit)
 
     def end_transaction(self, writer: Producer, *, partition: int = 0, commit: bool = True) -> None:
         """Commit or abort a transaction that is open, and wait until a partition has its marker."""
         end = self._end(partition)
-        (writer.commit_transaction if commit else writer.abort_transaction)(20)
+        (writer.commit_transaction if commit else writer.abort_transaction)(PATIENCE)
         # The coordinator writes the marker soon after it has answered.
         while self._end(partition) == end:
             time.sleep(0.01)
@@ -98,7 +98,7 @@ class Topic:
         while True:
             (found,) = self._admin.list_offsets({wanted: latest.latest()}).values()
             try:
-                return int(found.result(20).offset)
+                return int(found.result(PATIENCE).offset)
             except KafkaException as error:
                 # This call, unlike others, is not repeated by the client.
                 if error.args[0].code() not in _MOVING or time.monotonic() > deadline:
@@ -246,7 +246,7 @@ def producer(broker: KafkaBroker, **options: Any) -> Producer:
 def transactional(broker: KafkaBroker, name: str) -> Producer:
     """Make a producer that can begin a transaction."""
     made = producer(broker, transactional_id=name)
-    made.init_transactions(20)
+    made.init_transactions(PATIENCE)
     return made
 
 

@@ -26,14 +26,15 @@ _SETTINGS: Final = {"delta": DELTA_SETTINGS, "iceberg": ICEBERG_SETTINGS}
 _SETS: Final = {"delta": delta_set, "iceberg": iceberg_set}
 
 
-def _have_jars(name: str) -> bool:
+def _has_set(name: str) -> bool:
+    """Say whether there is a set of jars, downloaded or not: an import downloads nothing."""
     try:
-        return bool(spark_jars(_SETS[name]()))
+        return bool(_SETS[name]())
     except SetupError:
         return False
 
 
-LAKEHOUSES: Final = SPARK_LAKEHOUSES if any(map(_have_jars, _SETS)) else SPARK_TABLES
+LAKEHOUSES: Final = SPARK_LAKEHOUSES if any(map(_has_set, _SETS)) else SPARK_TABLES
 """The group of tests that skip where no format has jars: there they start no Spark of their own."""
 
 

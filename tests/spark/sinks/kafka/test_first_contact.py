@@ -9,9 +9,11 @@ import pytest
 
 from fanout.errors import ServiceError
 from fanout.kafka import Cluster
+from fanout.kafka.cluster import Server
 from fanout.spark import KafkaSink, ShuffleSink, create_shuffle_topic
 from fanout.spark.sinks.kafka.connection import connect
 from fanout.spark.workers.loop_thread import LoopThread
+from tests.support.kafka.first_contact import CONNECT_TIMEOUT, ended_once_seen
 from tests.support.kafka.topics import PLAINTEXT
 
 if TYPE_CHECKING:
@@ -37,7 +39,10 @@ def create_topic(cluster: Cluster) -> None:
 def test_a_sink_whose_cluster_is_dead_is_an_error_within_the_timeout(
     start: Callable[[Cluster], None], unused_tcp_port: int
 ) -> None:
-    dead = f"127.0.0.1:{unused_tcp_port}"
-    cluster = Cluster(dead, security=PLAINTEXT, connect_timeout=3.0)
-    with pytest.raises(ServiceError, match=f"cannot be reached: {dead}: no server listens"):
+    dead = Server("127.0.0.1", unused_tcp_port)
+    cluster = Cluster(str(dead), security=PLAINTEXT, connect_timeout=CONNECT_TIMEOUT)
+    with (
+        ended_once_seen(dead),
+        pytest.raises(ServiceError, match=f"cannot be reached: {dead}: no server listens"),
+    ):
         start(cluster)
