@@ -29,7 +29,7 @@ _ENTITY: Final = Array(("type", String("utf-8")), ("name", String("utf-8")))
 _TIMEOUT: Final = 30.0
 # Bytes of an answer: its length, the number of the request, tags, the time of a throttle, the code.
 _UP_TO_ERROR_CODE: Final = 4 + 4 + 1 + 4 + 2
-_NOT_CONTROLLER: Final = struct.pack(">h", 41)  # it begins
+_NOT_CONTROLLER: Final = struct.pack(">h", 41)  # the error of one that is still starting
 
 
 class _AlterQuotasResponse_v0(Response):  # type: ignore[misc]  # noqa: N801 - as aiokafka's

@@ -107,7 +107,7 @@ class KafkaCluster:
         self._protocols |= _LISTENERS
         self._nodes: dict[int, _Node] = {}
         self._paused: set[int] = set()
-        self._registered = False
+        self._registered = False  # a lone node at its controller, also after it was killed
         self._cluster = ""
         self._topics: Topics | None = None
 
@@ -177,8 +177,8 @@ class KafkaCluster:
         deadline = time.monotonic() + _START_TIMEOUT
         for node in started.values():
             node.server.start()
-        # The controller keeps a lone broker out until the session of its killed process ends, or is
-        # forgotten. Of several nodes, the others are to see what they see in production.
+        # The controller lets a lone broker in when it has forgotten its killed process, or when the
+        # session of that ends. Of several nodes, the others shall see what production shows them.
         outlived = self._registered and len(self._numbers) == 1
         self._registered = True
         while started:
@@ -197,7 +197,8 @@ class KafkaCluster:
         A paused node runs on first.
         """
         self.resume(node)
-        self._registered &= self.process_id(node) is None
+        if self.process_id(node) is not None:
+            self._registered = False
         self._node(node).server.terminate()
 
     def kill(self, node: int = 1) -> None:

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka.admin import TopicMetadata
 
-# The broker is on this machine: who does not answer in this many seconds does not run. A controller
-# answers when its disk has stored a change, which takes seconds where others write to it.
+# Seconds. The broker is on this machine; its disk, which stores each change, may be busy.
 _TIMEOUT = 30.0
 # What the controller says of brokers that it has not heard of for a session.
 _FENCED = "All brokers are currently fenced"
